@@ -115,7 +115,7 @@ fn operations(criterion: &mut Criterion) {
         both("norm", &|| norm::run(&x, &norm(), &mode).unwrap());
         both("projection and loss", &|| {
             let targets = Targets { labels: ids.clone(), padding: 0, smoothing: 0.1 };
-            loss::run(&x, &projection(&parameters, "table"), &targets, &mode).unwrap().0
+            loss::run(&x, &projection(&parameters, "table"), &targets, None, &mode).unwrap().0
         });
         both("embedding", &|| {
             let embedding = Embedding {

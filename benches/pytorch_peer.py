@@ -85,6 +85,7 @@ def check_shape(shape: dict):
         ("sinusoid", ("interleaved", "halves")),
         ("norm_kind", ("layer",)),
         ("attention_bias", (True,)),
+        ("output_padding", (True,)),
     ):
         if shape[key] not in value:
             raise SystemExit(f"model.{key} = {shape[key]} is not supported here")

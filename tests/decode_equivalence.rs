@@ -47,6 +47,7 @@ fn models() -> Vec<Transformer> {
             final_norm: true,
             tie: Tie::None,
             output_bias: true,
+            output_padding: false,
             scale_embedding: false,
             sinusoid: Sinusoid::Halves,
             ..small_model()

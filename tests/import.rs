@@ -71,6 +71,167 @@ fn lines_without_a_language_are_told_of() {
     assert!(text.contains("1 of 4 lines (line 2) does not begin with a tag"), "{text}");
 }
 
+/// transformers adds padding to Marian's vocabulary, with an embedding of zeros and a bias of zero, and leaves it out of the
+/// softmax by `renormalize_logits` and `bad_words_ids`. All other logits may be lower by any constant.
+#[test]
+fn padding_has_no_share_of_any_probability() {
+    let project = Project::new();
+    let write = |name: &str, shift: f32, padding: f32, renormalizes: bool| {
+        marian::write(&project.path(name), |config, tensors| {
+            config["renormalize_logits"] = renormalizes.into();
+            let (size, width) = (config["vocab_size"].as_u64().unwrap() as usize, 16);
+            tensors.get_mut("model.shared.weight").unwrap().1[(size - 1) * width..].fill(0.0);
+            let biases = &mut tensors.get_mut("final_logits_bias").unwrap().1;
+            biases.iter_mut().for_each(|bias| *bias += shift);
+            biases[size - 1] = padding;
+        });
+        succeeds(&project.mt(&["import", name, "--out", &format!("{name}-model")]));
+    };
+    write("without", 0.0, -1000.0, false);
+    write("with", -15.0, 0.0, true);
+    write("far", -300.0, 0.0, true);
+    project.write("tune.toml", FINE_TUNING);
+    // Translations, and numbers: of theirs, of given ones and of fine-tuning.
+    let results = |models: &[&str]| -> (Vec<String>, Vec<f64>) {
+        let chosen: Vec<String> = models.iter().flat_map(|name| ["--model".into(), format!("{name}-model")]).collect();
+        let chosen: Vec<&str> = chosen.iter().map(String::as_str).collect();
+        let json = |args: &[&str]| -> Vec<Value> {
+            let output = project.mt(&[args, &["-q", "--json"], &chosen].concat());
+            succeeds(&output);
+            stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        };
+        let (mut texts, mut numbers) = (Vec::new(), Vec::new());
+        for beam in ["1", "4"] {
+            let args = ["translate", "--input", "valid.en", "--max-length", "8", "--beam", beam];
+            for line in json(&args) {
+                texts.push(line["translation"].as_str().unwrap().to_owned());
+                numbers.push(line["score"].as_f64().unwrap());
+            }
+        }
+        for line in json(&["score", "--src", "valid.en", "--tgt", "valid.de"]) {
+            numbers.extend(line["token_log_probs"].as_array().unwrap().iter().map(|one| one.as_f64().unwrap()));
+        }
+        if let [model] = models {
+            let evaluated = json(&["eval", "--ppl", "--src", "valid.en", "--ref", "valid.de"]);
+            numbers.push(evaluated[0]["ppl"]["score"].as_f64().unwrap().ln());
+            let (run, init) = (format!("runs/{model}"), format!("train.init={model}-model"));
+            let dropouts = ["--set", "model.dropout=0", "--set", "model.embedding_dropout=0"];
+            let args = ["train", "--config", "tune.toml", "-q", "--overwrite", "--run-dir", &run, "--set", &init];
+            succeeds(&project.mt(&[&args[..], &dropouts].concat()));
+            numbers.extend(project.logged(&run, "train").iter().filter_map(|entry| entry["loss"].as_f64()));
+        }
+        (texts, numbers)
+    };
+    let same = |got: &[&str], want: &[&str]| {
+        let (got, want) = (results(got), results(want));
+        assert_eq!(got.0, want.0);
+        assert_eq!(got.1.len(), want.1.len());
+        // Logits near -15 and -300 are rounded to 1e-6 and 3e-5; a score is a sum over up to nine tokens.
+        let off = got.1.iter().zip(&want.1).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(off < 3e-4, "{off}");
+    };
+    same(&["with"], &["without"]);
+    same(&["far"], &["without"]);
+    same(&["with", "far"], &["without", "without"]);
+    // What is left out stays so: in fine-tuning, in other programs, and when it comes back.
+    let read = |folder: &str, name: &str| -> Value { serde_json::from_slice(&file(&project, folder, name)).unwrap() };
+    succeeds(&project.mt(&["export", "runs/with", "--format", "hf-marian", "--out", "again"]));
+    assert_eq!(read("again", "generation_config.json")["renormalize_logits"], true);
+    succeeds(&project.mt(&["import", "again", "--out", "back"]));
+    let info =
+        |model: &str| -> Value { serde_json::from_slice(&project.mt(&["info", model, "--json"]).stdout).unwrap() };
+    assert_eq!(info("back")["config"]["model"]["output_padding"], false);
+    let load = |file: &str| candle_core::safetensors::load(project.path(file), &candle_core::Device::Cpu).unwrap();
+    let bias = |file: &str| load(file)["output_projection.bias"].to_vec1::<f32>().unwrap().last().copied().unwrap();
+    for model in ["with-model", "runs/with", "back"] {
+        assert_eq!(bias(&format!("{model}/model.safetensors")), -1e4, "{model}");
+    }
+    succeeds(&project.mt(&["export", "without-model", "--format", "hf-marian", "--out", "kept"]));
+    assert_eq!(read("kept", "generation_config.json")["renormalize_logits"], false);
+}
+
+/// What older and newer `transformers` write without a meaning for the model.
+#[test]
+fn what_asks_for_nothing_is_accepted() {
+    let project = Project::new();
+    let write = |name: &str, change: &dyn Fn(&mut Value)| {
+        marian::write(&project.path(name), |config, _| change(config));
+        project.mt(&["import", name, "--out", &format!("{name}-model")])
+    };
+    succeeds(&write("plain", &|_| ()));
+    let plain = file(&project, "plain-model", "model.safetensors");
+    let output = write("much", &|config| {
+        for (key, value) in [
+            ("do_blenderbot_90_layernorm", json!(false)),
+            ("force_bos_token_to_be_generated", json!(false)),
+            ("trust_remote_code", json!(false)),
+            ("use_bfloat16", json!(false)),
+            ("attn_implementation", json!("sdpa")),
+            ("temperature", json!(0.6)),
+            ("eos_token_id", json!([0])),
+            ("forced_eos_token_id", json!([0])),
+            ("suppress_tokens", json!([])),
+            ("prefix", json!(null)),
+            ("epsilon_cutoff", json!(0.0)),
+            ("max_new_tokens", json!(7)),
+        ] {
+            config[key] = value;
+        }
+    });
+    succeeds(&output);
+    assert_eq!(file(&project, "much-model", "model.safetensors"), plain);
+    // One less, as the end is forced.
+    let info: Value = serde_json::from_slice(&project.mt(&["info", "much-model", "--json"]).stdout).unwrap();
+    assert_eq!(info["config"]["decode"]["max_length_extra"], 6);
+    // Byte order marks.
+    for name in ["config.json", "vocab.json"] {
+        let path = project.path(&format!("plain/{name}"));
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, format!("\u{feff}{text}")).unwrap();
+    }
+    succeeds(&project.mt(&["import", "plain", "--out", "marked"]));
+    assert_eq!(file(&project, "marked", "model.safetensors"), plain);
+    let output = write("wrong", &|config| {
+        config["force_bos_token_to_be_generated"] = true.into();
+        config["eos_token_id"] = json!([0, 3]);
+        config["d_model"] = 0.into();
+    });
+    let says = [
+        "`force_bos_token_to_be_generated` is true",
+        "`eos_token_id` is [0,3], which is not the id of one piece",
+        "`d_model` is 0, which is too small",
+    ];
+    fails(&output, 1, &says);
+}
+
+/// The size of an embedding is often rounded up.
+#[test]
+fn rows_beyond_the_vocabulary_are_never_in_a_translation() {
+    let project = Project::new();
+    let write = |name: &str, spare: usize| {
+        marian::write(&project.path(name), |config, tensors| {
+            let size = config["vocab_size"].as_u64().unwrap() as usize + spare;
+            config["vocab_size"] = size.into();
+            for (name, width, value) in [("model.shared.weight", 16, 0.01), ("final_logits_bias", 1, 9.0)] {
+                let (shape, values) = tensors.get_mut(name).unwrap();
+                values.resize(size * width, value);
+                *shape = if width == 1 { vec![1, size] } else { vec![size, width] };
+            }
+        });
+        project.mt(&["import", name, "--out", &format!("{name}-model")])
+    };
+    let output = write("rounded", 15);
+    succeeds(&output);
+    assert!(stderr(&output).contains("the embedding has 15 rows beyond the vocabulary"), "{}", stderr(&output));
+    let args = ["translate", "-q", "--json", "--model", "rounded-model", "--max-length", "6", ">>deu<< the cat"];
+    let output = project.mt(&args);
+    succeeds(&output);
+    let found: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    // They have nearly all of the probability, and none of the text.
+    assert!(found["score"].as_f64().unwrap() < -7.0 && !found.to_string().contains("unused"), "{found}");
+    fails(&write("another", 2000), 1, &["the vocabulary has 49 pieces, and the model 2049"]);
+}
+
 /// Each part is translated into the line's language, though only the first has the tag.
 #[test]
 fn parts_of_a_line_are_aligned_with_its_words() {
@@ -115,7 +276,7 @@ fn all_that_is_wrong_is_said_at_once() {
     let says = [
         "`normalize_before` is true",
         "`encoder_attention_heads` is 2 and `decoder_attention_heads` 4",
-        "`activation_function` is not one of relu, gelu, swish",
+        "`activation_function` is \"gelu_new\", not one of relu, gelu, swish",
         "does not know `layer_scale`, which is 0.5",
         "`encoder_layerdrop` is 0.2",
         "`bad_words_ids` has [1,2]",

@@ -66,6 +66,8 @@ pub struct ModelConfig {
     pub scale_embedding: bool,
     /// A bias on the output projection.
     pub output_bias: bool,
+    /// Padding takes part in the output's softmax. If not, its probability is 0; this needs `output_bias`.
+    pub output_padding: bool,
     /// Biases on the attention projections.
     pub attention_bias: bool,
     /// The feed-forward layers' non-linearity.
@@ -126,6 +128,7 @@ impl ModelConfig {
             tie: Tie::All,
             scale_embedding: true,
             output_bias: false,
+            output_padding: true,
             attention_bias: true,
             activation: Activation::Relu,
             dropout: 0.1,
@@ -140,6 +143,11 @@ impl ModelConfig {
     /// Factor of embeddings: √D or 1.
     pub fn embedding_scale(&self) -> f32 {
         if self.scale_embedding { (self.d_model as f32).sqrt() } else { 1.0 }
+    }
+
+    /// The token that takes no part in the output's softmax, if there is one: padding.
+    pub fn left_out(&self, padding: u32) -> Option<u32> {
+        (!self.output_padding).then_some(padding)
     }
 
     /// Width of all heads' queries (or keys) together: H·K.

@@ -34,6 +34,7 @@ pub(super) fn resolve(merged: &Table, root: PathBuf, report: &mut Report) -> Res
     together.symbols(&config.tokenizer);
     together.widths(&config.model);
     together.rotary(&config.model);
+    together.output(&config.model);
     together.tie(&config);
     together.lengths(&config);
     together.schedule(&config.train.schedule);
@@ -205,6 +206,14 @@ impl Together<'_> {
                 "`model.sinusoid` = \"tensor2tensor\" is for sinusoidal positions, but `model.positions` = \"rotary\"";
             let help = "set `sinusoid` to \"interleaved\" or \"halves\"";
             self.add(&["model.sinusoid", "model.positions"], Error::usage(what).help(help));
+        }
+    }
+
+    fn output(&mut self, model: &ModelConfig) {
+        if !model.output_padding && !model.output_bias {
+            let what = "`model.output_padding` = false keeps padding out by its bias, but `model.output_bias` = false";
+            let help = "set `output_bias = true`, or leave `output_padding` out";
+            self.add(&["model.output_padding", "model.output_bias"], Error::usage(what).help(help));
         }
     }
 

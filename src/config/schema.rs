@@ -122,6 +122,7 @@ const MODEL: &[Key] = &[
     key("tie", Kind::Choice(Tie::NAMES)).decides(SHAPE),
     key("scale_embedding", Kind::Boolean).decides(FUNCTION),
     key("output_bias", Kind::Boolean).decides(SHAPE),
+    key("output_padding", Kind::Boolean).decides(FUNCTION),
     key("attention_bias", Kind::Boolean).decides(SHAPE),
     key("activation", Kind::Choice(Activation::NAMES)).decides(FUNCTION),
     key("dropout", FRACTION),

@@ -5,6 +5,7 @@ use std::f64::consts::FRAC_1_SQRT_2;
 use candle_core::{Result, Tensor};
 
 use crate::choice::choice;
+use crate::config::ModelConfig;
 use crate::model::Vocabulary;
 use crate::ops::params::{Entry, Parameters};
 use crate::rng::Stream;
@@ -33,6 +34,10 @@ choice! {
     }
 }
 
+/// The bias of padding in a model that leaves it out of the softmax: so low that padding has no share of any probability,
+/// whatever the decoder's state, and still within the range of float16. Not -∞: files and sums of weights must stay finite.
+pub const LEFT_OUT_BIAS: f32 = -1e4;
+
 /// What a parameter's elements are drawn from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Draw {
@@ -43,13 +48,18 @@ enum Draw {
     Normal(f64),
 }
 
-/// Fills all parameters as `init` says.
+/// Fills all parameters as the configuration says.
 ///
 /// Every parameter has a stream of its own, named after it, so that a value depends on the seed and the name alone.
-pub fn initialise(init: Init, parameters: &Parameters, vocabulary: Vocabulary, seed: u64) -> Result<()> {
+pub fn initialise(config: &ModelConfig, parameters: &Parameters, vocabulary: Vocabulary, seed: u64) -> Result<()> {
     let mut values = Vec::with_capacity(parameters.values().elem_count());
     for entry in parameters.entries() {
-        values.extend(initial(init, entry, parameters, vocabulary, seed));
+        let mut drawn = initial(config.init, entry, parameters, vocabulary, seed);
+        if entry.name == "output_projection.bias" {
+            let bias = config.left_out(vocabulary.target_padding).and_then(|token| drawn.get_mut(token as usize));
+            bias.into_iter().for_each(|bias| *bias = LEFT_OUT_BIAS);
+        }
+        values.extend(drawn);
     }
     parameters.values().slice_set(&Tensor::from_vec(values, parameters.values().shape(), parameters.device())?, 0, 0)
 }
@@ -117,7 +127,6 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
-    use crate::config::ModelConfig;
     use crate::model::Transformer;
     use crate::model::layout::Tie;
 

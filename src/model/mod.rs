@@ -161,7 +161,7 @@ impl Transformer {
 
     /// Draws initial values from a seed.
     pub fn initialise(&self, seed: u64) -> Result<()> {
-        init::initialise(self.config.init, &self.parameters, self.vocabulary, seed)
+        init::initialise(&self.config, &self.parameters, self.vocabulary, seed)
     }
 
     /// The configuration it was built from.
@@ -253,7 +253,8 @@ impl Transformer {
     ) -> Result<(Tensor, Sums)> {
         let memory = self.encode(source, mode)?;
         let states = self.decode(&memory, target, mode)?;
-        loss::run(&states, &self.output_projection()?, targets, mode)
+        let left_out = self.config.left_out(targets.padding);
+        loss::run(&states, &self.output_projection()?, targets, left_out, mode)
     }
 
     fn output_projection(&self) -> Result<Projection> {

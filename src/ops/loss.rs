@@ -49,40 +49,62 @@ pub struct Sums {
 }
 
 /// The summed loss of decoder states x [N, D] under a projection [V, D]: a scalar that can be differentiated, and the sums.
-pub fn run(x: &Tensor, projection: &Projection, targets: &Targets, mode: &Mode) -> Result<(Tensor, Sums)> {
+/// The token `left_out`, if there is one, takes no part in the softmax; it must not be the label of a row.
+pub fn run(
+    x: &Tensor,
+    projection: &Projection,
+    targets: &Targets,
+    left_out: Option<u32>,
+    mode: &Mode,
+) -> Result<(Tensor, Sums)> {
     let (n, vocabulary) = (x.dim(0)?, projection.weight.dims()[0]);
     if targets.labels.len() != n {
         bail!("{} labels for {n} rows", targets.labels.len());
     }
-    if let Some(label) = targets.labels.iter().find(|&&y| y as usize >= vocabulary) {
-        bail!("label {label} is outside the vocabulary of {vocabulary}");
+    let is_unknown = |&&y: &&u32| y as usize >= vocabulary || (Some(y) == left_out && y != targets.padding);
+    if let Some(label) = targets.labels.iter().find(is_unknown) {
+        bail!("label {label} is outside the vocabulary of {vocabulary}, or left out of it");
     }
     if mode.implementation == Implementation::Reference || !x.device().is_cpu() {
         let _timer = profile::reference("projection-loss");
         let logits = projection.reference(x, mode.is_training())?;
-        return reference(&logits, targets);
+        return reference(&logits, targets, left_out);
     }
+    let left_out = left_out.map(|token| token as usize);
     if !mode.is_training() {
-        let sums = with_slice(&x.contiguous()?, |xs| forward(xs, projection, targets, None))?;
+        let sums = with_slice(&x.contiguous()?, |xs| forward(xs, projection, targets, left_out, None))?;
         return Ok((Tensor::new(sums.smoothed as f32, x.device())?, sums));
     }
     let sums = std::sync::Arc::new(Mutex::new(Sums::default()));
-    let op =
-        Fused { projection: projection.clone(), targets: targets.clone(), sums: sums.clone(), kept: Mutex::new(None) };
+    let op = Fused {
+        projection: projection.clone(),
+        targets: targets.clone(),
+        left_out,
+        sums: sums.clone(),
+        kept: Mutex::new(None),
+    };
     let loss = x.apply_op1(op)?;
     let sums = *sums.lock().unwrap_or_else(|p| p.into_inner());
     Ok((loss, sums))
 }
 
-/// The summed loss of logits [N, V] in plain Candle operations.
-pub fn reference(logits: &Tensor, targets: &Targets) -> Result<(Tensor, Sums)> {
+/// The summed loss of logits [N, V] in plain Candle operations; `left_out` is as in [`run`].
+pub fn reference(logits: &Tensor, targets: &Targets, left_out: Option<u32>) -> Result<(Tensor, Sums)> {
     let device = logits.device();
     let logits = if logits.dtype() == DType::F64 { logits.clone() } else { logits.to_dtype(DType::F32)? };
+    let logits = match left_out {
+        Some(token) => without_column(&logits, token as usize)?,
+        None => logits,
+    };
+    // A token after the one that is left out moves to its place; padding's rows count for nothing, whatever they are given.
+    let moved =
+        |&y: &u32| if left_out.is_some_and(|token| y > token || y as usize == logits.dims()[1]) { y - 1 } else { y };
+    let labels: Vec<u32> = targets.labels.iter().map(moved).collect();
     // Candle's plain log-softmax, not the fused one, which has no gradient.
     let log_probs = candle_nn::ops::log_softmax(&logits, D::Minus1)?;
     let real: Vec<f32> = targets.labels.iter().map(|&y| (y != targets.padding) as u8 as f32).collect();
     let real = Tensor::from_vec(real, targets.labels.len(), device)?.to_dtype(log_probs.dtype())?;
-    let labels = Tensor::from_slice(&targets.labels, (targets.labels.len(), 1), device)?;
+    let labels = Tensor::from_vec(labels, (targets.labels.len(), 1), device)?;
     let nll = (log_probs.gather(&labels, 1)?.squeeze(1)?.mul(&real)?.sum_all()? * -1.0)?;
     let uniform = (log_probs.mean(D::Minus1)?.mul(&real)?.sum_all()? * -1.0)?;
     let smoothing = targets.smoothing as f64;
@@ -96,11 +118,35 @@ pub fn reference(logits: &Tensor, targets: &Targets) -> Result<(Tensor, Sums)> {
     Ok((loss, sums))
 }
 
+/// A matrix without one of its columns.
+fn without_column(matrix: &Tensor, column: usize) -> Result<Tensor> {
+    let columns = matrix.dim(1)?;
+    let (before, after) = (matrix.narrow(1, 0, column)?, matrix.narrow(1, column + 1, columns - column - 1)?);
+    match (column, columns - column - 1) {
+        (0, _) => after.contiguous(),
+        (_, 0) => before.contiguous(),
+        _ => Tensor::cat(&[before, after], 1),
+    }
+}
+
 vectorised! {
-    /// Losses of one row of logits. With `gradient`, the logits become the gradient of the smoothed loss.
-    fn row_loss(logits: &mut [f32], label: usize, smoothing: f32, gradient: bool) -> (f32, f32) {
-        let v = logits.len() as f32;
-        let (largest, total, chosen) = (simd::max(logits), simd::sum(logits), logits[label]);
+    /// Losses of one row of logits, without the token `left_out`. With `gradient`, the logits become the gradient of the smoothed loss.
+    fn row_loss(
+        logits: &mut [f32],
+        label: usize,
+        smoothing: f32,
+        left_out: Option<usize>,
+        gradient: bool,
+    ) -> (f32, f32) {
+        let v = (logits.len() - usize::from(left_out.is_some())) as f32;
+        if let Some(token) = left_out {
+            logits[token] = 0.0;
+        }
+        let total = simd::sum(logits);
+        if let Some(token) = left_out {
+            logits[token] = f32::NEG_INFINITY;
+        }
+        let (largest, chosen) = (simd::max(logits), logits[label]);
         let exp_sum = simd::exp_shifted(logits, largest);
         // Differences first, for precision: log Σ e^x lies near the largest logit, which may be far from zero.
         let log_sum = exp_sum.ln();
@@ -112,6 +158,9 @@ vectorised! {
                 *x = x.mul_add(inverse, -uniform);
             }
             logits[label] -= 1.0 - smoothing;
+            if let Some(token) = left_out {
+                logits[token] = 0.0;
+            }
         }
         (smoothed, nll)
     }
@@ -131,9 +180,17 @@ struct Weights<'a> {
     backward: Option<Packed>,
     bias: Option<&'a [f32]>,
     precision: Precision,
+    /// A token that takes no part in the softmax.
+    left_out: Option<usize>,
 }
 
-fn forward(x: &[f32], projection: &Projection, targets: &Targets, gradients: Option<&mut Gradients>) -> Result<Sums> {
+fn forward(
+    x: &[f32],
+    projection: &Projection,
+    targets: &Targets,
+    left_out: Option<usize>,
+    gradients: Option<&mut Gradients>,
+) -> Result<Sums> {
     let d = projection.weight.dims()[1];
     with_bias(projection.bias.as_ref(), |bias| {
         let weights = Weights {
@@ -141,6 +198,7 @@ fn forward(x: &[f32], projection: &Projection, targets: &Targets, gradients: Opt
             backward: gradients.is_some().then(|| projection.packed(Pass::Backward)).transpose()?,
             bias,
             precision: projection.weight.precision(),
+            left_out,
         };
         if !targets.labels.contains(&targets.padding) {
             return Ok(chunks(x, d, &weights, targets, gradients));
@@ -228,7 +286,7 @@ fn chunk_rows(
             let mut sums = (0.0, 0.0);
             let timer = profile::kernel("softmax and loss", "", Work::floats(2 * logits.len()));
             for (row, &label) in logits.chunks_exact_mut(v).zip(&labels[a..b]) {
-                let (smoothed, nll) = row_loss(row, label as usize, targets.smoothing, wanted);
+                let (smoothed, nll) = row_loss(row, label as usize, targets.smoothing, weights.left_out, wanted);
                 sums.0 += smoothed as f64;
                 sums.1 += nll as f64;
             }
@@ -253,6 +311,7 @@ struct Kept {
 struct Fused {
     projection: Projection,
     targets: Targets,
+    left_out: Option<usize>,
     sums: std::sync::Arc<Mutex<Sums>>,
     kept: Mutex<Option<Kept>>,
 }
@@ -272,7 +331,7 @@ impl CustomOp1 for Fused {
             d_bias: vec![0f32; bias],
         };
         let mut gradients = Gradients { dx: &mut kept.dx, d_weight: &mut kept.d_weight, d_bias: &mut kept.d_bias };
-        let sums = forward(x, &self.projection, &self.targets, Some(&mut gradients))?;
+        let sums = forward(x, &self.projection, &self.targets, self.left_out, Some(&mut gradients))?;
         *self.sums.lock().unwrap_or_else(|p| p.into_inner()) = sums;
         *self.kept.lock().unwrap_or_else(|p| p.into_inner()) = Some(kept);
         Ok((CpuStorage::F32(vec![sums.smoothed as f32]), Shape::from(())))
@@ -308,7 +367,7 @@ mod tests {
     /// Losses of one row and, beside them, the gradient of the smoothed one.
     fn row(logits: &[f32], label: usize, smoothing: f32) -> (f32, f32, Vec<f32>) {
         let mut gradient = logits.to_vec();
-        let (smoothed, nll) = row_loss(&mut gradient, label, smoothing, true);
+        let (smoothed, nll) = row_loss(&mut gradient, label, smoothing, None, true);
         (smoothed, nll, gradient)
     }
 
@@ -365,12 +424,18 @@ mod tests {
         parameters.values().slice_set(&values, 0, 0).unwrap();
         let projection =
             Projection { weight: parameters.param("weight").unwrap(), bias: Some(parameters.param("bias").unwrap()) };
+        let (weight_rows, biases) = (|token: usize| token * d..(token + 1) * d, |token: usize| v * d + token);
         let x = candle_core::Var::from_tensor(&Tensor::from_vec(draw(n * d), (n, d), &Device::Cpu).unwrap()).unwrap();
-        for labels in [vec![3, 0, 5, 1, 0, 10, 0], vec![1, 2, 3, 4, 5, 6, 7], vec![0; 7]] {
-            let targets = Targets { labels, padding: 0, smoothing: 0.1 };
+        let cases = [(vec![3, 0, 5, 1, 0, 10, 0], 0), (vec![1, 2, 3, 4, 5, 6, 7], 0), (vec![0; 7], 0)];
+        // Padding may be the last token, or one between others.
+        let cases = cases.into_iter().chain([(vec![3, 10, 5, 1, 10, 9, 0], 10), (vec![3, 4, 5, 1, 4, 10, 0], 4)]);
+        for ((labels, padding), has_padding) in cases.flat_map(|case| [(case.clone(), true), (case, false)]) {
+            let targets = Targets { labels, padding, smoothing: 0.1 };
+            let left_out = (!has_padding).then_some(padding);
             let run = |implementation| {
                 parameters.clear_gradients().unwrap();
-                let (loss, sums) = run(&x, &projection, &targets, &Mode { training: Some(1), implementation }).unwrap();
+                let (loss, sums) =
+                    run(&x, &projection, &targets, left_out, &Mode { training: Some(1), implementation }).unwrap();
                 let dx = loss.backward().unwrap().get(&x).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
                 (sums, dx, parameters.gradients().to_vec1::<f32>().unwrap())
             };
@@ -379,6 +444,25 @@ mod tests {
             assert!((fused.0.nll - plain.0.nll).abs() < 1e-5);
             near(&fused.1, &plain.1);
             near(&fused.2, &plain.2);
+            let token = padding as usize;
+            let unchanged = fused.2[weight_rows(token)].iter().chain([&fused.2[biases(token)]]).all(|g| *g == 0.0);
+            assert!(has_padding || unchanged);
+        }
+    }
+
+    /// As if its column were not there, however large its logit.
+    #[test]
+    fn a_token_left_out_has_no_share() {
+        for token in 0..4 {
+            let mut with = vec![1.0, 2.0, 3.0];
+            let without = row(&with, 1, 0.1);
+            with.insert(token, 1e4);
+            let mut gradient = with.clone();
+            let label = if token <= 1 { 2 } else { 1 };
+            let (smoothed, nll) = row_loss(&mut gradient, label, 0.1, Some(token), true);
+            near(&[smoothed, nll], &[without.0, without.1]);
+            assert_eq!(gradient.remove(token), 0.0);
+            near(&gradient, &without.2);
         }
     }
 
@@ -387,7 +471,7 @@ mod tests {
         let logits = Tensor::new(&[[1f32, 2.0, 3.0], [9.0, 0.0, -9.0], [1.0, 2.0, 3.0]], &Device::Cpu).unwrap();
         let logits = candle_core::Var::from_tensor(&logits).unwrap();
         let targets = Targets { labels: vec![2, 0, 1], padding: 0, smoothing: 0.0 };
-        let (loss, sums) = reference(&logits, &targets).unwrap();
+        let (loss, sums) = reference(&logits, &targets, None).unwrap();
         near(&[sums.nll as f32, sums.smoothed as f32], &[CROSS_ENTROPY[2] + CROSS_ENTROPY[1]; 2]);
         let gradient = loss.backward().unwrap().get(&logits).unwrap().to_vec2::<f32>().unwrap();
         assert_eq!(gradient[1], [0.0; 3]);

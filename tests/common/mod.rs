@@ -152,7 +152,7 @@ pub fn every_option() -> Vec<ModelConfig> {
         ModelConfig { final_norm: false, sinusoid: Sinusoid::Tensor2Tensor, ..pre.clone() },
         odd_sizes(),
         // One odd width beside others: what comes after a bias of it begins nowhere in particular.
-        ModelConfig { d_ff: 37, output_bias: true, activation: Activation::Gelu, ..pre.clone() },
+        ModelConfig { d_ff: 37, output_bias: true, output_padding: false, activation: Activation::Gelu, ..pre.clone() },
         ModelConfig { positions: PositionKind::Rotary, sinusoid: Sinusoid::Halves, ..pre },
         ModelConfig {
             positions: PositionKind::Learned,

@@ -1,17 +1,21 @@
 //! The loss kernels on their own, for vocabularies of every size.
 
-use mt::gpu::launch::Kernels;
+use mt::gpu::launch::{Kernels, NO_LABEL};
 use mt::gpu::queue::Number;
 use mt::rng::Stream;
 
 use crate::common::emulator::{device, get, put, to_bf16};
 
 const SMOOTHING: f32 = 0.1;
-/// Marks a row without a label.
-const NO_LABEL: u32 = u32::MAX;
 
-/// Smoothed loss, negative log-likelihood and gradient of the smoothed loss for a row, by definition.
-fn by_definition(x: &[f64], label: usize) -> (f64, f64, Vec<f64>) {
+/// Smoothed loss, negative log-likelihood and gradient of the smoothed loss for a row, by definition, over all tokens but one.
+fn by_definition(x: &[f64], label: usize, left_out: Option<u32>) -> (f64, f64, Vec<f64>) {
+    if let Some(token) = left_out.map(|token| token as usize) {
+        let (smoothed, nll, mut gradient) =
+            by_definition(&[&x[..token], &x[token + 1..]].concat(), label - usize::from(label > token), None);
+        gradient.insert(token, 0.0);
+        return (smoothed, nll, gradient);
+    }
     let largest = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let log_sum = largest + x.iter().map(|x| (x - largest).exp()).sum::<f64>().ln();
     let (smoothing, v) = (f64::from(SMOOTHING), x.len() as f64);
@@ -23,18 +27,24 @@ fn by_definition(x: &[f64], label: usize) -> (f64, f64, Vec<f64>) {
 }
 
 /// Vocabularies that need one access by a few threads, that need several by all, that are no multiple of eight, the largest that
-/// half of the warps keep in registers as bf16 and one more, and one that does not fit there. In one row, logits are hundreds away from zero.
+/// half of the warps keep in registers as bf16 and one more, and one that does not fit there. In one row, logits are hundreds
+/// away from zero. A token that is left out has the largest logit of all; the last one may be alone in its thread.
 #[test]
 fn the_smoothed_loss_is_its_definition() {
     let queue = device().1;
     for number in [Number::F32, Number::Bf16] {
-        for v in [5usize, 61, 9001, 16_384, 16_385, 33_000] {
+        let sizes = [5usize, 61, 9001, 16_384, 16_385, 33_000];
+        let cases = sizes.iter().flat_map(|&v| [None, Some(0), Some(v as u32 - 1)].map(|left_out| (v, left_out)));
+        for (v, left_out) in cases {
             let stride = v.next_multiple_of(8);
-            let labels = [v as u32 - 1, NO_LABEL, 3];
+            let labels = [v as u32 - 2, NO_LABEL, 3];
             let mut stream = Stream::new(v as u64, "logits");
-            let bits: Vec<u16> = (0..3 * stride)
+            let mut bits: Vec<u16> = (0..3 * stride)
                 .map(|i| to_bf16(3.0 * stream.normal() as f32 + if i < stride { 300.0 } else { 0.0 }))
                 .collect();
+            if let Some(token) = left_out {
+                (0..3).for_each(|row| bits[row * stride + token as usize] = to_bf16(1000.0));
+            }
             let exact: Vec<f32> = bits.iter().map(|&bits| f32::from_bits(u32::from(bits) << 16)).collect();
             let logits = match number {
                 Number::F32 => put(&*queue, &exact),
@@ -43,9 +53,9 @@ fn the_smoothed_loss_is_its_definition() {
             let losses = queue.allocate(4 * 6).unwrap();
             let kernels = Kernels::new(queue.clone(), number, true);
             let at = [logits, losses, put(&*queue, &labels)];
-            kernels.smoothed_loss(at, SMOOTHING, [3, v, stride], false).unwrap();
+            kernels.smoothed_loss(at, SMOOTHING, [3, v, stride], left_out, false).unwrap();
             let evaluated = get::<f32>(&*queue, losses, 6);
-            kernels.smoothed_loss(at, SMOOTHING, [3, v, stride], true).unwrap();
+            kernels.smoothed_loss(at, SMOOTHING, [3, v, stride], left_out, true).unwrap();
             let losses = get::<f32>(&*queue, losses, 6);
             assert_eq!(losses, evaluated);
             let gradients: Vec<f32> = match number {
@@ -57,20 +67,26 @@ fn the_smoothed_loss_is_its_definition() {
             };
             for (row, &label) in labels.iter().enumerate() {
                 let got = &gradients[row * stride..][..stride];
-                assert!(got[v..].iter().all(|&g| g == 0.0), "v {v}, row {row}");
+                assert!(got[v..].iter().all(|&g| g == 0.0), "v {v} without {left_out:?}, row {row}");
                 if label == NO_LABEL {
-                    assert!(losses[2 * row..][..2].iter().chain(got).all(|&x| x == 0.0), "v {v}, row {row}");
+                    assert!(
+                        losses[2 * row..][..2].iter().chain(got).all(|&x| x == 0.0),
+                        "v {v} without {left_out:?}, row {row}"
+                    );
                     continue;
                 }
                 let x: Vec<f64> = exact[row * stride..][..v].iter().map(|&x| f64::from(x)).collect();
-                let (smoothed, nll, want) = by_definition(&x, label as usize);
+                let (smoothed, nll, want) = by_definition(&x, label as usize, left_out);
                 let near = |got: f32, want: f64| (f64::from(got) - want).abs() < 1e-5 * want.abs().max(1.0);
-                assert!(near(losses[2 * row], smoothed) && near(losses[2 * row + 1], nll), "v {v}, row {row}");
+                assert!(
+                    near(losses[2 * row], smoothed) && near(losses[2 * row + 1], nll),
+                    "v {v} without {left_out:?}, row {row}"
+                );
                 // A gradient stored as bf16 has eight significant bits.
                 let most = if number == Number::Bf16 { 4e-3 } else { 1e-5 };
                 let scale = want.iter().fold(0.0, |most: f64, g| most.max(g.abs()));
                 let off = got.iter().zip(&want).map(|(g, w)| (f64::from(*g) - w).abs()).fold(0.0, f64::max);
-                assert!(off < most * scale, "{number:?}, v {v}, row {row}: {off} of {scale}");
+                assert!(off < most * scale, "{number:?}, v {v} without {left_out:?}, row {row}: {off} of {scale}");
             }
         }
     }

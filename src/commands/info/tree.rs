@@ -56,7 +56,10 @@ fn model(c: &ModelConfig, vocabulary: Vocabulary) -> Vec<Module> {
     let embedding = |name: &str, pieces: usize| {
         Module::new(name, format!("Embedding({pieces}, {}){scaled}{}", c.d_model, tied(name, c.tie)))
     };
-    let output = linear("output_projection", c.d_model, vocabulary.target, c.output_bias);
+    let mut output = linear("output_projection", c.d_model, vocabulary.target, c.output_bias);
+    if !c.output_padding {
+        output.what.push_str(", padding left out of the softmax");
+    }
     vec![
         embedding("source_embedding", vocabulary.source),
         embedding("target_embedding", vocabulary.target),

@@ -17,7 +17,7 @@ use crate::interop::import::hf_marian;
 /// The prefix of the name of a model of the hub.
 pub const PREFIX: &str = "hf:";
 /// Must change when the importer would produce another model from the same files.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// The files of a repository, in the hub's cache.
 pub struct Fetched {

@@ -18,18 +18,25 @@ template <bool ADD> __device__ inline float of_block(float (&parts)[LOSS_WARPS],
 // Numbers that a thread takes at once.
 constexpr int LOGITS = 8;
 
-// Eight logits of a row, of which only the first `left` are there; the others become -∞.
-template <class T> __device__ inline void load_logits(const T* from, unsigned left, float (&x)[LOGITS]) {
+// Stands for no label: the row has no loss; and for no token.
+constexpr unsigned NO_LABEL = ~0u;
+
+// The tokens that take part in the softmax: those of the vocabulary but `left_out`, which may be NO_LABEL.
+struct Outputs {
+    unsigned vocabulary, left_out;
+    __device__ bool has(unsigned token) const { return token < vocabulary && token != left_out; }
+    __device__ unsigned count() const { return vocabulary - (left_out < vocabulary); }
+};
+
+// Eight logits of a row from token `j` on; those that are not among the outputs become -∞.
+template <class T> __device__ inline void load_logits(const T* from, unsigned j, const Outputs& outputs, float (&x)[LOGITS]) {
     load<LOGITS>(from, x);
-    if (left >= LOGITS) return;
+    if (outputs.vocabulary - j >= LOGITS && outputs.left_out - j >= LOGITS) return;
 #pragma unroll
     for (int i = 0; i < LOGITS; i++) {
-        if (i >= left) x[i] = -INFINITY;
+        if (!outputs.has(j + i)) x[i] = -INFINITY;
     }
 }
-
-// Stands for no label: the row has no loss.
-constexpr unsigned NO_LABEL = ~0u;
 
 // What a block knows of its row of logits.
 struct LogitRow {
@@ -38,21 +45,21 @@ struct LogitRow {
 };
 
 // losses[0] = smoothed loss, losses[1] = negative log-likelihood.
-__device__ inline void put_losses(float* losses, const LogitRow& row, float smoothing, unsigned vocabulary) {
+__device__ inline void put_losses(float* losses, const LogitRow& row, float smoothing, const Outputs& outputs) {
     // Differences first: log Σ e^x lies near the largest logit, however far that is from zero.
     const float log_sum = logf(row.exponentials), nll = log_sum + (row.largest - row.chosen);
-    losses[0] = (1.0f - smoothing) * nll + smoothing * (log_sum + (row.largest - row.total / vocabulary));
+    losses[0] = (1.0f - smoothing) * nll + smoothing * (log_sum + (row.largest - row.total / outputs.count()));
     losses[1] = nll;
 }
 
-// Eight logits from token `j` on become gradients; those beyond the vocabulary, zero.
+// Eight logits from token `j` on become gradients; those that are not among the outputs, zero.
 template <class T>
-__device__ inline void put_gradient(T* to, float (&x)[LOGITS], const LogitRow& row, float smoothing, unsigned vocabulary,
+__device__ inline void put_gradient(T* to, float (&x)[LOGITS], const LogitRow& row, float smoothing, const Outputs& outputs,
                                     unsigned j, unsigned label) {
-    const float inverse = 1.0f / row.exponentials, uniform = smoothing / vocabulary;
+    const float inverse = 1.0f / row.exponentials, uniform = smoothing / outputs.count();
 #pragma unroll
     for (int i = 0; i < LOGITS; i++) {
-        x[i] = i < vocabulary - j ? exponential<T>(x[i] - row.largest) * inverse - uniform : 0.0f;
+        x[i] = outputs.has(j + i) ? exponential<T>(x[i] - row.largest) * inverse - uniform : 0.0f;
         if (j + i == label) x[i] -= 1.0f - smoothing;
     }
     store<LOGITS>(to + j, x);
@@ -62,7 +69,8 @@ __device__ inline void put_gradient(T* to, float (&x)[LOGITS], const LogitRow& r
 constexpr int HELD = 8;
 
 __device__ inline void smoothed_loss_of_held(bf16* logits, float* losses, unsigned label, float smoothing,
-                                             unsigned vocabulary, unsigned gradient) {
+                                             const Outputs& outputs, unsigned gradient) {
+    const unsigned vocabulary = outputs.vocabulary;
     __shared__ float maxima[LOSS_WARPS], sums[LOSS_WARPS], totals[LOSS_WARPS];
     LogitRow row = {-INFINITY, 0, 0, to_float(logits[label])};
     uint4 held[HELD];
@@ -78,7 +86,7 @@ __device__ inline void smoothed_loss_of_held(bf16* logits, float* losses, unsign
             const unsigned j = (k * blockDim.x + threadIdx.x) * LOGITS;
             if (j >= vocabulary) continue;
             float x[LOGITS];
-            load_logits(reinterpret_cast<const bf16*>(&held[k]), vocabulary - j, x);
+            load_logits(reinterpret_cast<const bf16*>(&held[k]), j, outputs, x);
             use(x, j);
         }
     };
@@ -86,7 +94,7 @@ __device__ inline void smoothed_loss_of_held(bf16* logits, float* losses, unsign
 #pragma unroll
         for (int i = 0; i < LOGITS; i++) {
             row.largest = fmaxf(row.largest, x[i]);
-            if (i < vocabulary - j) row.total += x[i];
+            if (outputs.has(j + i)) row.total += x[i];
         }
     });
     row.largest = of_block<false>(maxima, row.largest);
@@ -96,15 +104,16 @@ __device__ inline void smoothed_loss_of_held(bf16* logits, float* losses, unsign
     });
     row.exponentials = of_block<true>(sums, row.exponentials);
     row.total = of_block<true>(totals, row.total);
-    if (threadIdx.x == 0) put_losses(losses, row, smoothing, vocabulary);
-    if (gradient) each([&](float (&x)[LOGITS], unsigned j) { put_gradient(logits, x, row, smoothing, vocabulary, j, label); });
+    if (threadIdx.x == 0) put_losses(losses, row, smoothing, outputs);
+    if (gradient) each([&](float (&x)[LOGITS], unsigned j) { put_gradient(logits, x, row, smoothing, outputs, j, label); });
 }
 
-// losses[row] = smoothed loss and negative log-likelihood; with `gradient` the logits become the smoothed loss's gradient, and
+// losses[row] = smoothed loss and negative log-likelihood over all tokens but `left_out`; with `gradient` the logits become the smoothed loss's gradient, and
 // the rest of a row, up to the stride (a multiple of eight), becomes zero.
 template <class T>
 __device__ void smoothed_loss(T* all_logits, float* all_losses, const unsigned* labels, float smoothing, unsigned vocabulary,
-                              unsigned stride, unsigned gradient) {
+                              unsigned stride, unsigned left_out, unsigned gradient) {
+    const Outputs outputs = {vocabulary, left_out};
     __shared__ float maxima[LOSS_WARPS], sums[LOSS_WARPS], totals[LOSS_WARPS];
     T* logits = all_logits + size_t(blockIdx.x) * stride;
     float* losses = all_losses + 2 * size_t(blockIdx.x);
@@ -117,14 +126,14 @@ __device__ void smoothed_loss(T* all_logits, float* all_losses, const unsigned* 
     }
     if constexpr (sizeof(T) == sizeof(bf16)) {
         if (vocabulary <= HELD * LOGITS * blockDim.x) {
-            smoothed_loss_of_held(logits, losses, label, smoothing, vocabulary, gradient);
+            smoothed_loss_of_held(logits, losses, label, smoothing, outputs, gradient);
             return;
         }
     }
     LogitRow row = {-INFINITY, 0, 0, to_float(logits[label])};
     for (unsigned j = threadIdx.x * LOGITS; j < vocabulary; j += blockDim.x * LOGITS) {
         float x[LOGITS];
-        load_logits(logits + j, vocabulary - j, x);
+        load_logits(logits + j, j, outputs, x);
         float most = x[0];
 #pragma unroll
         for (int i = 1; i < LOGITS; i++) most = fmaxf(most, x[i]);
@@ -132,10 +141,12 @@ __device__ void smoothed_loss(T* all_logits, float* all_losses, const unsigned* 
             row.exponentials *= exponential<T>(row.largest - most);
             row.largest = most;
         }
+        // Nothing but the token that is left out: -∞ minus -∞ would be no number.
+        if (most == -INFINITY) continue;
 #pragma unroll
         for (int i = 0; i < LOGITS; i++) {
             row.exponentials += exponential<T>(x[i] - row.largest);
-            if (i < vocabulary - j) row.total += x[i];
+            if (outputs.has(j + i)) row.total += x[i];
         }
     }
     const float largest = of_block<false>(maxima, row.largest);
@@ -144,12 +155,12 @@ __device__ void smoothed_loss(T* all_logits, float* all_losses, const unsigned* 
     row.largest = largest;
     row.exponentials = of_block<true>(sums, scaled);
     row.total = of_block<true>(totals, row.total);
-    if (threadIdx.x == 0) put_losses(losses, row, smoothing, vocabulary);
+    if (threadIdx.x == 0) put_losses(losses, row, smoothing, outputs);
     if (!gradient) return;
     for (unsigned j = threadIdx.x * LOGITS; j < vocabulary; j += blockDim.x * LOGITS) {
         float x[LOGITS];
-        load_logits(logits + j, vocabulary - j, x);
-        put_gradient(logits, x, row, smoothing, vocabulary, j, label);
+        load_logits(logits + j, j, outputs, x);
+        put_gradient(logits, x, row, smoothing, outputs, j, label);
     }
 }
 
@@ -180,9 +191,9 @@ KERNEL_OF(ADD_THREADS) add_losses(double* sums, const float* losses, unsigned ro
 LAUNCHABLE(add_losses)
 
 #define DEFINE(T, name)                                                                                                 \
-    KERNEL_OF(LOSS_WARPS * WARP, 2) smoothed_loss_##name(T* logits, float* losses, const unsigned* labels, float smoothing,                      \
-                                unsigned vocabulary, unsigned stride, unsigned gradient) {                              \
-        smoothed_loss<T>(logits, losses, labels, smoothing, vocabulary, stride, gradient);                              \
+    KERNEL_OF(LOSS_WARPS * WARP, 2) smoothed_loss_##name(T* logits, float* losses, const unsigned* labels, float smoothing, \
+                                unsigned vocabulary, unsigned stride, unsigned left_out, unsigned gradient) {           \
+        smoothed_loss<T>(logits, losses, labels, smoothing, vocabulary, stride, left_out, gradient);                    \
     }                                                                                                                   \
     LAUNCHABLE(smoothed_loss_##name)
 FOR_NUMBERS(DEFINE)

@@ -7,6 +7,8 @@ use crate::error::Result;
 use crate::gpu::queue::{Address, Launch};
 use crate::ops::profile::Work;
 
+/// Stands for no label, in rows that have no loss; and for no token.
+pub const NO_LABEL: u32 = u32::MAX;
 /// Warps of a block of `smoothed_loss` at most, and for rows that half as many can keep in registers, in bf16: then more blocks fit
 /// at a time, of which some read while others write.
 const WARPS: u32 = 16;
@@ -15,12 +17,14 @@ const LOGITS: usize = 8;
 const HELD: usize = 8;
 
 impl Kernels {
-    /// The losses [rows, 2] of rows of logits, which become their gradient where it is wanted.
+    /// The losses [rows, 2] of rows of logits, which become their gradient where it is wanted. The token `left_out`, if there is
+    /// one, takes no part in the softmax.
     pub fn smoothed_loss(
         &self,
         [logits, losses, labels]: [Address; 3],
         smoothing: f32,
         [rows, vocabulary, stride]: [usize; 3],
+        left_out: Option<u32>,
         gradient: bool,
     ) -> Result<()> {
         let bytes = self.number.bytes(rows * vocabulary) * (1 + usize::from(gradient));
@@ -28,7 +32,8 @@ impl Kernels {
         let held_by_half = HELD * LOGITS * (WARPS / 2 * WARP) as usize;
         let warps = if vocabulary <= held_by_half { WARPS / 2 } else { WARPS };
         let (rows, vocabulary, stride, gradient) = (rows as u32, vocabulary as u32, stride as u32, u32::from(gradient));
-        let arguments = arguments![logits, losses, labels, smoothing, vocabulary, stride, gradient];
+        let left_out = left_out.unwrap_or(NO_LABEL);
+        let arguments = arguments![logits, losses, labels, smoothing, vocabulary, stride, left_out, gradient];
         // SAFETY: the types are those of `smoothed_loss` in loss.cu.
         unsafe {
             self.queue.launch(

@@ -28,6 +28,7 @@ use crate::ops::dropout::Dropout;
 
 pub use attention::{AttentionSizes, Heads, Past};
 pub use columns::{MOST_PARTIAL_SUMS, PartialSum};
+pub use loss::NO_LABEL;
 pub use norm::NormArgument;
 pub use optimizer::AdamArgument;
 pub use product::{MOST_MULTIPLICATIONS, WeightGradient};

@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::gpu::launch::Side;
 use crate::gpu::plan::Linear;
 use crate::gpu::queue::Address;
+use crate::ops::loss::Targets;
 
 /// Bytes of logits that are held at once at most: those of a whole batch, if it is not very large. Each chunk adds to all of the
 /// projection's gradient, and its products keep a GPU busy only if they are large.
@@ -19,8 +20,9 @@ impl Pass<'_> {
         states: Address,
         side: &Side,
         labels: Address,
-        smoothing: f32,
+        targets: &Targets,
     ) -> Result<Address> {
+        let left_out = self.engine.model.config().left_out(targets.padding);
         let (rows, training) = (side.rows, self.mode.is_training());
         let dx = if training { self.numbers(rows, self.d)? } else { Address::NONE };
         let mark = self.engine.arena.mark();
@@ -32,7 +34,7 @@ impl Pass<'_> {
             self.project(x, count, output, logits)?;
             let of_chunk = [logits, losses.plus(8 * start), labels.plus(4 * start)];
             let sizes = [count, output.out, output.stride];
-            self.engine.kernels.smoothed_loss(of_chunk, smoothing, sizes, training)?;
+            self.engine.kernels.smoothed_loss(of_chunk, targets.smoothing, sizes, left_out, training)?;
             if training {
                 self.add_weight_gradient(logits, x, count, output, output.bias)?;
                 self.project_back(logits, count, output, self.after(dx, start * self.d), false)?;

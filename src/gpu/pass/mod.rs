@@ -17,7 +17,7 @@ pub(super) mod sums;
 
 use super::Engine;
 use super::cargo::Cargo;
-use super::launch::{Side, WeightGradient};
+use super::launch::{NO_LABEL, Side, WeightGradient};
 use super::plan::{self, Inner, Layers, Plan, Positions};
 use super::queue::{Address, Number};
 use super::rows::Rows;
@@ -27,9 +27,6 @@ use crate::ops::Mode;
 use crate::ops::loss::Targets;
 use crate::ops::sublayer::NormPlacement;
 use joint::Joint;
-
-/// The label that is none, for rows that cost nothing.
-const NO_LABEL: u32 = u32::MAX;
 
 /// Computes an attention sub-layer of [`Pass::walk`].
 type Attend<'a> = dyn FnMut(&mut Pass<'_>, usize, &plan::Attention, Address) -> Result<(Kept, Address)> + 'a;
@@ -94,7 +91,7 @@ pub fn run(engine: &mut Engine, source: &Sequences, target: &Sequences, targets:
     let key_values = pass.project_memory(&projections, encoded.output, source.side.rows, key_values)?;
     let memory = Memory { states: encoded.output, side: source.side, key_values };
     let decoded = pass.forward(&plan.decoder, &target.side, Some(&memory))?;
-    let g = pass.loss(&plan.output, decoded.output, &target.side, labels, targets.smoothing)?;
+    let g = pass.loss(&plan.output, decoded.output, &target.side, labels, targets)?;
     if !mode.is_training() {
         return Ok(());
     }

@@ -148,6 +148,7 @@ fn refuse(model: &Model) -> Result<()> {
         tie: _,
         scale_embedding: _,
         output_bias: _,
+        output_padding: _,
         attention_bias: _,
         activation: _,
         max_length: _,

@@ -76,6 +76,7 @@ fn refuse(model: &Model) -> Result<()> {
         tie: _,
         scale_embedding: _,
         output_bias: _,
+        output_padding: _,
         attention_bias: _,
         activation: _,
         max_length: _,
@@ -184,6 +185,8 @@ fn generation(model: &Model) -> Value {
         "decoder_start_token_id": target.bos_id(),
         // Never part of a translation.
         "bad_words_ids": target.forbidden().into_iter().map(|id| [id]).collect::<Vec<_>>(),
+        // What is forbidden takes no share of any probability, either: here, padding.
+        "renormalize_logits": !config.model.output_padding,
     });
     if let Some(keys) = keys.as_object_mut() {
         keys.extend(search::keys(&config.decode, config.model.max_length));

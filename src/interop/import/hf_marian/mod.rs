@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 
 use super::{Imported, layout_within, read};
 use crate::checkpoint::CONFIG_FILE;
+use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
 use crate::model::Vocabulary;
@@ -68,26 +69,36 @@ pub fn import(directory: &Path) -> Result<Imported> {
         config.tokenizer.symbols = source.symbols().into_iter().map(str::to_owned).collect();
     }
     let stored = tensors::Stored::open(&directory.join(WEIGHTS))?;
-    config.model.output_bias = stored.has_output_bias();
+    config.model.output_bias = stored.has_output_bias() || !config.model.output_padding;
     if let Some(sinusoid) = stored.sinusoid(&config.model) {
         config.model.sinusoid = sinusoid;
     }
     let layout = layout_within(&config.model, vocabulary, &directory.join(WEIGHTS))?;
-    let values = stored.read(&config.model, settings.is_shared, &layout)?;
-    Ok(Imported { config, notes: notes(&tokenizers), tokenizers, layout, values })
+    let values = stored.read(&config.model, settings.is_shared, vocabulary.target_padding, &layout)?;
+    Ok(Imported { config, notes: notes(&tokenizers, settings.renormalizes_more), tokenizers, layout, values })
 }
 
-/// A note on a `tokenizer.json` of others.
-fn notes(tokenizers: &Tokenizers) -> Vec<String> {
+/// Notes on a `tokenizer.json` of others, and on scores that are not those of `transformers`.
+fn notes(tokenizers: &Tokenizers, renormalizes_more: bool) -> Vec<String> {
     let source = &tokenizers.source;
-    if source.sentencepiece().is_some() || source.kind().is_some() {
-        return Vec::new();
-    }
-    vec![
-        "the tokenizer.json is not one that mt wrote: it is used unchanged, but without BPE-dropout, and its tags are \
-         treated as ordinary text"
-            .to_owned(),
-    ]
+    let is_foreign = source.sentencepiece().is_none() && source.kind().is_none();
+    let foreign = "the tokenizer.json is not one that mt wrote: it is used unchanged, but without BPE-dropout, and its tags \
+                   are treated as ordinary text";
+    let more = "`renormalize_logits` takes the probability of all that `transformers` forbids: in mt, that of padding alone; \
+                with other `bad_words_ids`, `no_repeat_ngram_size` or a least length, scores can be lower here";
+    let is_spare = |tokenizer: &Tokenizer, id: u32| tokenizer.piece(id) == Some(&*vocabulary::spare_piece(id));
+    let spare = |tokenizer: &Tokenizer| {
+        (0..tokenizer.vocab_size() as u32).rev().take_while(|id| is_spare(tokenizer, *id)).count()
+    };
+    let spare = spare(source).max(spare(&tokenizers.target));
+    let rows = (spare > 0).then(|| {
+        format!(
+            "the embedding has {spare} rows beyond the vocabulary: they keep their share of every probability, as in \
+             `transformers`, but are never in a translation"
+        )
+    });
+    let notes = [is_foreign.then_some(foreign), renormalizes_more.then_some(more)];
+    notes.into_iter().flatten().map(str::to_owned).chain(rows).collect()
 }
 
 /// Names every file that is missing, and what to do about it.
@@ -146,7 +157,10 @@ fn other_model(directory: &Path) -> Option<Error> {
 
 /// Reads a JSON object.
 fn read_json(file: &Path) -> Result<Map<String, Value>> {
-    serde_json::from_slice(&read(file)?).map_err(|error| {
+    let bytes = read(file)?;
+    // Some editors begin a text with a byte order mark.
+    let json = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&bytes);
+    serde_json::from_slice(json).map_err(|error| {
         let what = format!("not a JSON object: {error}");
         Error::failure(what).at(file).caused_by(error).help("it is damaged: fetch it again")
     })

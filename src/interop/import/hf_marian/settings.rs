@@ -11,28 +11,71 @@ use crate::decode::{MAX_BEAM, PenaltyKind};
 use crate::error::{Error, Result};
 use crate::interop::search::{self, OURS};
 
-/// Keys of `config.json` that change nothing we do, whatever they say; so do all that begin with an underscore.
+/// Keys that change nothing we do, whatever they say; so do all that begin with an underscore.
 const WITHOUT_EFFECT: &[&str] = &[
     "architectures",
     "bos_token_id",
     "classif_dropout",
     "classifier_dropout",
+    "cls_token_id",
     "dtype",
     // A leftover of another model family; real models state the size of their vocabulary here.
     "extra_pos_embeddings",
-    "gradient_checkpointing",
+    "finetuning_task",
     "id2label",
     "init_std",
     "label2id",
+    "mask_token_id",
     "num_hidden_layers",
     "num_labels",
     "problem_type",
     "return_dict",
+    "sep_token_id",
     "task_specific_params",
     "tokenizer_class",
     "torch_dtype",
     "transformers_version",
+    "unk_token_id",
+    // How a model is loaded and computed.
+    "attn_implementation",
+    "cache_config",
+    "cache_dir",
+    "cache_implementation",
+    "compile_config",
+    "disable_compile",
+    "force_download",
+    "gradient_checkpointing",
+    "local_files_only",
+    "low_memory",
+    "name_or_path",
+    "prefill_chunk_size",
+    "proxies",
+    "resume_download",
+    "return_legacy_cache",
+    "revision",
+    "subfolder",
+    "tf_legacy_loss",
+    "token",
+    "trust_remote_code",
+    "use_auth_token",
+    "use_bfloat16",
     "use_cache",
+    "xla_device",
+    // Sampling, which `do_sample` turns on, and a model that assists, which a call names.
+    "assistant_confidence_threshold",
+    "assistant_early_exit",
+    "assistant_lookbehind",
+    "epsilon_cutoff",
+    "eta_cutoff",
+    "is_assistant",
+    "min_p",
+    "num_assistant_tokens",
+    "num_assistant_tokens_schedule",
+    "target_lookbehind",
+    "temperature",
+    "top_k",
+    "top_p",
+    "typical_p",
 ];
 
 /// Keys that may be absent or have this value; any other value means a different model or search.
@@ -40,6 +83,8 @@ const ONLY: &[(&str, &[Value])] = &[
     ("add_bias_logits", &[Value::Bool(false)]),
     ("add_cross_attention", &[Value::Bool(false)]),
     ("add_final_layer_norm", &[Value::Bool(false)]),
+    ("do_blenderbot_90_layernorm", &[Value::Bool(false)]),
+    ("force_bos_token_to_be_generated", &[Value::Bool(false)]),
     ("is_decoder", &[Value::Bool(false)]),
     ("is_encoder_decoder", &[Value::Bool(true)]),
     ("normalize_before", &[Value::Bool(false)]),
@@ -49,8 +94,10 @@ const ONLY: &[(&str, &[Value])] = &[
     ("do_sample", &[Value::Bool(false)]),
     ("output_attentions", &[Value::Bool(false)]),
     ("output_hidden_states", &[Value::Bool(false)]),
+    ("output_logits", &[Value::Bool(false)]),
     ("output_scores", &[Value::Bool(false)]),
     ("return_dict_in_generate", &[Value::Bool(false)]),
+    ("token_healing", &[Value::Bool(false)]),
     ("torchscript", &[Value::Bool(false)]),
     ("remove_invalid_values", &[Value::Bool(false)]),
 ];
@@ -62,13 +109,12 @@ const ONLY_NUMBERS: &[(&str, f64)] = &[
     ("chunk_size_feed_forward", 0.0),
     ("diversity_penalty", 0.0),
     ("encoder_no_repeat_ngram_size", 0.0),
+    ("encoder_repetition_penalty", 1.0),
+    ("guidance_scale", 1.0),
     ("num_beam_groups", 1.0),
     ("num_return_sequences", 1.0),
+    ("penalty_alpha", 0.0),
     ("repetition_penalty", 1.0),
-    ("temperature", 1.0),
-    ("top_k", 50.0),
-    ("top_p", 1.0),
-    ("typical_p", 1.0),
 ];
 
 /// Keys of the search. If there is a `generation_config.json`, `transformers` does not look for them in `config.json`.
@@ -78,21 +124,23 @@ const SEARCH: &[&str] = &[
     "do_sample",
     "early_stopping",
     "encoder_no_repeat_ngram_size",
+    "encoder_repetition_penalty",
     "forced_eos_token_id",
+    "guidance_scale",
     "length_penalty",
     "max_length",
+    "max_new_tokens",
     "min_length",
+    "min_new_tokens",
     "no_repeat_ngram_size",
     "num_beam_groups",
     "num_beams",
     "num_return_sequences",
+    "penalty_alpha",
     "remove_invalid_values",
     "renormalize_logits",
     "repetition_penalty",
-    "temperature",
-    "top_k",
-    "top_p",
-    "typical_p",
+    "token_healing",
 ];
 
 /// More positions than any such model has; the limit matters because a row of sines is computed for each.
@@ -111,6 +159,8 @@ pub(super) struct Settings {
     pub(super) start: u32,
     /// Tokens that are never in a translation.
     pub(super) forbidden: Vec<u32>,
+    /// Whether `transformers` shares out the probability of more than padding.
+    pub(super) renormalizes_more: bool,
     /// The file of the target's own tokenizer, if `mt export` wrote one.
     pub(super) target_tokenizer: Option<String>,
 }
@@ -199,7 +249,7 @@ impl<'a> Keys<'a> {
     }
 
     fn id(&mut self, key: &'static str) -> u32 {
-        self.value(key, None, "the id of a piece", |value| u32::try_from(value.as_u64()?).ok())
+        self.value(key, None, "the id of one piece", |value| u32::try_from(single(value).as_u64()?).ok())
     }
 
     fn fraction(&mut self, key: &'static str) -> f64 {
@@ -252,6 +302,14 @@ impl<'a> Keys<'a> {
     }
 }
 
+/// The only element of a list that has one, else the value itself.
+fn single(value: &Value) -> &Value {
+    match value.as_array().map(Vec::as_slice) {
+        Some([only]) => only,
+        _ => value,
+    }
+}
+
 impl Settings {
     /// Reads both files.
     ///
@@ -274,10 +332,18 @@ impl Settings {
             eos: keys.id("eos_token_id"),
             start: keys.id("decoder_start_token_id"),
             forbidden: Vec::new(),
+            renormalizes_more: false,
             target_tokenizer: None,
         };
-        new.forbidden = forbidden(&mut keys, new.pad);
+        let forbids_padding;
+        (new.forbidden, forbids_padding) = forbidden(&mut keys, new.pad);
         new.decode(&mut keys);
+        // `transformers` adds padding to Marian's vocabulary, with a logit of zero, and so takes its share away again.
+        let renormalizes = keys.flag("renormalize_logits", false);
+        new.config.model.output_padding = !(renormalizes && forbids_padding);
+        let decode = &new.config.decode;
+        new.renormalizes_more =
+            renormalizes && (new.forbidden.len() > 1 || decode.no_repeat_ngram > 0 || decode.min_length > 0);
         keys.known.insert(OURS);
         keys.unknown();
         let positions = new.config.model.max_length;
@@ -338,17 +404,17 @@ impl Settings {
         });
         decode.no_repeat_ngram = keys.count("no_repeat_ngram_size", 0);
         // Lengths in `transformers` include the start token.
-        decode.min_length = keys.count("min_length", 0).saturating_sub(1);
+        decode.min_length = keys.count("min_length", 0).saturating_sub(1).max(keys.count("min_new_tokens", 0));
         let forced = keys.get("forced_eos_token_id");
-        if let Some((id, file)) = forced.filter(|(id, _)| id.as_u64() != Some(self.eos.into())) {
+        if let Some((id, file)) = forced.filter(|(id, _)| single(id).as_u64() != Some(self.eos.into())) {
             keys.problem(format!("`forced_eos_token_id` is {id}, not the end of the sentence"), file);
         }
         let longest = keys.count("max_length", self.config.model.max_length);
+        // If both are there, `transformers` obeys the number of new tokens.
+        let longest = keys.count("max_new_tokens", longest.saturating_sub(1)).saturating_add(1);
         decode.max_length_ratio = 0.0;
         decode.max_length_extra = longest.saturating_sub(if forced.is_some() { 2 } else { 1 }).max(1);
         decode.min_length = decode.min_length.min(decode.max_length_extra);
-        // Does not affect the search: scores would only differ by the small probability of padding.
-        keys.flag("renormalize_logits", false);
     }
 }
 
@@ -356,12 +422,13 @@ fn model(keys: &mut Keys, is_shared: bool) -> ModelConfig {
     let is_tied = keys.flag("tie_word_embeddings", true);
     let activation =
         keys.value("activation_function", Some("gelu".to_owned()), "text", |v| Some(v.as_str()?.to_owned()));
-    let activation = match activation.as_str() {
+    let name = activation;
+    let activation = match name.as_str() {
         "silu" => Some(Activation::Swish),
         name => Activation::named(name),
     };
-    if activation.is_none() {
-        let what = format!("`activation_function` is not one of {}", Activation::NAMES.join(", "));
+    if activation.is_none() && !keys.is_bad("activation_function") {
+        let what = format!("`activation_function` is {name:?}, not one of {}", Activation::NAMES.join(", "));
         let file = keys.config_file();
         keys.problem(what, file);
     }
@@ -402,8 +469,9 @@ fn model(keys: &mut Keys, is_shared: bool) -> ModelConfig {
         ("encoder_layers", model.encoder_layers),
         ("decoder_layers", model.decoder_layers),
     ] {
-        if size == 0 && !keys.is_bad(name) && keys.get(name).is_some_and(|(value, _)| value.is_u64()) {
-            keys.problem(format!("`{name}` is too small"), file);
+        let value = keys.get(name).map(|(value, _)| value).filter(|value| value.is_u64());
+        if let (0, false, Some(value)) = (size, keys.is_bad(name), value) {
+            keys.problem(format!("`{name}` is {value}, which is too small"), file);
         }
     }
     model
@@ -420,10 +488,10 @@ fn positions(keys: &mut Keys) -> usize {
     positions
 }
 
-/// Padding, and the tokens that `bad_words_ids` names.
-fn forbidden(keys: &mut Keys, pad: u32) -> Vec<u32> {
-    let mut forbidden = vec![pad];
-    let Some((words, file)) = keys.get("bad_words_ids") else { return forbidden };
+/// Padding, and the tokens that `bad_words_ids` names; and whether padding is one of these.
+fn forbidden(keys: &mut Keys, pad: u32) -> (Vec<u32>, bool) {
+    let (mut forbidden, mut has_padding) = (vec![pad], false);
+    let Some((words, file)) = keys.get("bad_words_ids") else { return (forbidden, false) };
     if !words.is_array() {
         keys.problem(format!("`bad_words_ids` is {words}, which is not a list"), file);
     }
@@ -433,12 +501,13 @@ fn forbidden(keys: &mut Keys, pad: u32) -> Vec<u32> {
     };
     for word in words.as_array().map_or(&[][..], Vec::as_slice) {
         match id(word) {
+            Some(id) if id == pad => has_padding = true,
             Some(id) if forbidden.contains(&id) => {}
             Some(id) => forbidden.push(id),
             None => keys.problem(format!("`bad_words_ids` has {word}, but mt can forbid only single tokens"), file),
         }
     }
-    forbidden
+    (forbidden, has_padding)
 }
 
 #[cfg(test)]

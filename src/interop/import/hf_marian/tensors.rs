@@ -9,6 +9,7 @@ use crate::config::{ModelConfig, Sinusoid, Tie};
 use crate::error::{Error, Result};
 use crate::interop::import::{floats, tensor_problems};
 use crate::interop::marian_names::{self, EMBEDDINGS, OUTPUT_BIAS, OUTPUT_WEIGHT, POSITIONS, SHARED};
+use crate::model::init::LEFT_OUT_BIAS;
 use crate::model::positions::sinusoidal;
 use crate::ops::params::ParameterLayout;
 
@@ -51,7 +52,13 @@ impl Stored {
     ///
     /// # Errors
     /// Tensors are missing, superfluous, of another shape, or contradictory; all of them are named.
-    pub(super) fn read(mut self, config: &ModelConfig, is_shared: bool, layout: &ParameterLayout) -> Result<Vec<f32>> {
+    pub(super) fn read(
+        mut self,
+        config: &ModelConfig,
+        is_shared: bool,
+        padding: u32,
+        layout: &ParameterLayout,
+    ) -> Result<Vec<f32>> {
         let mut problems = Vec::new();
         let mut values = vec![0f32; layout.total()];
         for entry in layout.entries() {
@@ -84,8 +91,16 @@ impl Stored {
             match (first, values.get_mut(entry.range())) {
                 (Some((_, found)), Some(place)) => place.copy_from_slice(&found),
                 _ if sources.iter().any(|name| self.tensors.contains_key(name)) => {}
+                // A model may have none; it is needed to keep padding out.
+                _ if entry.name == "output_projection.bias" && !config.output_padding => {}
                 _ => problems.push(format!("missing: `{}` {:?}", sources.join("` or `"), entry.shape)),
             }
+        }
+        if let Some(bias) = layout.entries().iter().find(|entry| entry.name == "output_projection.bias")
+            && let Some(token) = config.left_out(padding)
+            && let Some(bias) = values.get_mut(bias.range()).and_then(|bias| bias.get_mut(token as usize))
+        {
+            *bias = LEFT_OUT_BIAS;
         }
         let used = layout.entries().iter().flat_map(|entry| self.sources(&entry.name, config.tie, is_shared));
         let used: Vec<String> = used.collect();

@@ -20,6 +20,14 @@ pub(super) fn is_in_json(directory: &Path) -> bool {
     is_there(TOKENIZER) && !is_there("source.spm")
 }
 
+/// The most rows that an embedding has beyond its vocabulary: some programs round its size up.
+const MOST_SPARE_ROWS: usize = 1024;
+
+/// Our name for a row of an embedding that has no piece: no text has it, and it is never in a translation.
+pub(super) fn spare_piece(id: u32) -> String {
+    format!("<unused_{id}>")
+}
+
 /// The names of special tokens, as `tokenizer_config.json` has them.
 struct Names {
     pad: String,
@@ -121,17 +129,21 @@ fn without_end(file: &Path) -> Result<Tokenizer> {
 
 /// The tokenizer of a side: 0 is the source, 1 the target.
 fn side(vocabulary: &Path, model: &Path, names: &Names, settings: &Settings, side: usize) -> Result<Tokenizer> {
-    let pieces = read_json(vocabulary)?;
+    let mut pieces = read_json(vocabulary)?;
     let size = settings.sizes[side];
-    if pieces.len() != size {
+    if pieces.len() > size || size - pieces.len() > MOST_SPARE_ROWS.min(pieces.len()) {
         let what = format!("the vocabulary has {} pieces, and the model {size}", pieces.len());
         return Err(Error::failure(what).at(vocabulary).help("the files are of different models"));
     }
-    let mut taken = vec![false; size];
+    let spare = pieces.len() as u32..size as u32;
+    let mut taken = vec![false; pieces.len()];
     for (piece, id) in &pieces {
         let slot = id.as_u64().and_then(|id| taken.get_mut(usize::try_from(id).ok()?)).filter(|taken| !**taken);
         let Some(slot) = slot else {
-            let what = format!("the piece {piece:?} has the id {id}, which another has, or which is not below {size}");
+            let what = format!(
+                "the piece {piece:?} has the id {id}, which another has, or which is not below {}",
+                taken.len()
+            );
             return Err(Error::failure(what).at(vocabulary));
         };
         *slot = true;
@@ -148,10 +160,17 @@ fn side(vocabulary: &Path, model: &Path, names: &Names, settings: &Settings, sid
             return Err(Error::failure(what).at(vocabulary));
         }
     }
+    let language_tags = side == 0 && pieces.keys().any(|piece| piece.starts_with(">>") && piece.ends_with("<<"));
+    for id in spare.clone() {
+        let piece = spare_piece(id);
+        if pieces.insert(piece.clone(), id.into()).is_some() {
+            return Err(Error::failure(format!("the piece {piece:?} has another id than its own")).at(vocabulary));
+        }
+    }
     let ids = OwnIds {
         special: [pad, if side == 0 { pad } else { settings.start }, eos, unk],
-        forbidden: if side == 0 { Vec::new() } else { settings.forbidden.clone() },
-        language_tags: side == 0 && pieces.keys().any(|piece| piece.starts_with(">>") && piece.ends_with("<<")),
+        forbidden: if side == 0 { Vec::new() } else { settings.forbidden.iter().copied().chain(spare).collect() },
+        language_tags,
         vocabulary: Value::Object(pieces),
     };
     Tokenizer::of_sentencepiece(&read(model)?, ids).map_err(|error| error.at(model))

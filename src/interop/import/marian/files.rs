@@ -15,9 +15,9 @@ pub(super) struct Files {
     pub(super) passed_over: Vec<String>,
     /// Its `decoder.yml`, which names the vocabularies and says how to search.
     pub(super) decoder: Option<PathBuf>,
-    /// The vocabularies of source and target: `.spm` or `.yml`.
+    /// The vocabularies of source and target: `.spm`, `.yml` or plain text.
     pub(super) vocabularies: [PathBuf; 2],
-    /// SentencePiece models that go with vocabularies in YAML, as in OPUS-MT's releases.
+    /// SentencePiece models that go with lists of their pieces, as in OPUS-MT's releases.
     pub(super) models: Option<[PathBuf; 2]>,
 }
 
@@ -58,15 +58,15 @@ impl Files {
             _ => lone_vocabularies(folder)?,
         };
         let models = ["source.spm", "target.spm"].map(|name| folder.join(name));
-        let is_yaml = vocabularies.iter().all(|file| !is_model(file));
+        let are_lists = vocabularies.iter().all(|file| !is_model(file));
         let is_there = models.each_ref().map(|file| file.is_file());
-        if is_yaml && is_there[0] != is_there[1] {
+        if are_lists && is_there[0] != is_there[1] {
             let [there, missing] = if is_there[0] { &models } else { &[models[1].clone(), models[0].clone()] };
             let what = format!("it is missing, though {} is there", there.display());
             let help = "put it beside the model; if text is split already, remove the other one";
             return Err(Error::failure(what).at(missing).help(help));
         }
-        let models = (is_yaml && is_there[0]).then_some(models);
+        let models = (are_lists && is_there[0]).then_some(models);
         Ok(Self { weights, passed_over, decoder, vocabularies, models })
     }
 }
@@ -74,6 +74,11 @@ impl Files {
 /// Whether a vocabulary is a SentencePiece model.
 pub(super) fn is_model(vocabulary: &Path) -> bool {
     vocabulary.extension().is_some_and(|extension| extension == "spm" || extension == "model")
+}
+
+/// Whether a vocabulary is YAML, of which JSON is a part.
+pub(super) fn is_yaml(vocabulary: &Path) -> bool {
+    vocabulary.extension().is_some_and(|extension| ["yml", "yaml", "json"].iter().any(|yaml| extension == *yaml))
 }
 
 /// The file of a model's search options, under Marian's name for it or the one used in releases.
@@ -141,10 +146,14 @@ fn list(file: &Path, key: &str) -> Result<Vec<String>> {
 
 /// What a YAML file says.
 pub(super) fn entries(file: &Path) -> Result<Vec<(String, Value)>> {
-    let bytes = read(file)?;
-    let text = std::str::from_utf8(&bytes)
+    yaml::table(&text(file)?).map_err(|error| error.at(file))
+}
+
+/// The text of a small file, without a byte order mark.
+pub(super) fn text(file: &Path) -> Result<String> {
+    let text = String::from_utf8(read(file)?)
         .map_err(|error| Error::failure("this is not UTF-8 text").at(file).caused_by(error))?;
-    yaml::table(text).map_err(|error| error.at(file))
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }
 
 /// Finds a file that a `decoder.yml` names: its path may be that of another machine.
@@ -165,7 +174,8 @@ fn lone_vocabularies(folder: &Path) -> Result<[PathBuf; 2]> {
     let is_vocabulary = |path: &PathBuf| {
         let name = name(path);
         let is_side = matches!(name.as_str(), "source.spm" | "target.spm");
-        path.is_file() && !is_side && (name.ends_with(".spm") || name.ends_with("vocab.yml"))
+        let endings = [".spm", "vocab.yml", "vocab.yaml", "vocab.json", "vocab.txt"];
+        path.is_file() && !is_side && endings.iter().any(|ending| name.ends_with(ending))
     };
     let mut found: Vec<PathBuf> = entries.filter(is_vocabulary).collect();
     found.sort();
@@ -178,7 +188,8 @@ fn lone_vocabularies(folder: &Path) -> Result<[PathBuf; 2]> {
                     if found.is_empty() { "is none".to_owned() } else { format!("are several ({names})") }
                 });
             let help = "write a decoder.yml beside the model: \
-                        vocabs: [FILE of the source, FILE of the target], each a .spm or a .yml";
+                        vocabs: [FILE of the source, FILE of the target], each a .spm, a .yml, or text with \
+                        one piece a line";
             Err(Error::failure(what).at(folder).help(help))
         }
     }

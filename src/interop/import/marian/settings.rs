@@ -244,6 +244,8 @@ fn model<'a>(options: &mut Options<'a>) -> ModelConfig {
         sinusoid: Sinusoid::Tensor2Tensor,
         scale_embedding: true,
         output_bias: true,
+        // Marian has no padding.
+        output_padding: false,
         activation,
         max_length: POSITIONS,
         ..ModelConfig::default()

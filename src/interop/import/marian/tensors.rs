@@ -5,14 +5,11 @@ use super::settings::Arrays;
 use crate::config::{ModelConfig, NormPlacement, Tie};
 use crate::error::Result;
 use crate::interop::import::tensor_problems;
+use crate::model::init::LEFT_OUT_BIAS;
 use crate::ops::params::ParameterLayout;
 
 /// The bias on the logits.
 const OUTPUT_BIAS: &str = "decoder_ff_logit_out_b";
-/// The bias on the logit of padding, which Marian does not have. As padding's embedding is zeros, this is its whole logit, so
-/// its probability is about e^-30 = 1e-13, too small to change a float32 sum near 1. Not -∞: our files must not hold that, and
-/// with label smoothing, which takes the mean of all logits, fine-tuning would have an infinite loss.
-const PADDING_BIAS: f32 = -30.0;
 
 /// The shape of an array in the file.
 #[derive(Clone, Copy, PartialEq)]
@@ -44,7 +41,7 @@ pub(super) fn read(npz: &Npz, config: &ModelConfig, arrays: Arrays, layout: &Par
         let Some(place) = values.get_mut(entry.range()) else { continue };
         if entry.name == "output_projection.bias" {
             place.fill(0.0);
-            place.iter_mut().last().into_iter().for_each(|bias| *bias = PADDING_BIAS);
+            place.iter_mut().last().into_iter().for_each(|bias| *bias = LEFT_OUT_BIAS);
         }
         let Some((name, form)) = source else {
             if entry.name == "output_projection.bias" && !arrays.has_output_bias {

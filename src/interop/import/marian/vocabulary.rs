@@ -1,5 +1,5 @@
-//! The tokenizers: from `vocab.spm`, or from a `vocab.yml` that lists the pieces of SentencePiece models or of text that is
-//! already split. Padding is added after the pieces.
+//! The tokenizers: from `vocab.spm`, or from a `vocab.yml` or plain text that lists the pieces of SentencePiece models or of
+//! text that is already split. Padding is added after the pieces.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -75,8 +75,12 @@ fn read_side(vocabulary: &Path, model: Option<&Path>, size: usize, allows_unknow
     Tokenizer::of_sentencepiece(&read(model)?, ids).map_err(|error| error.at(model))
 }
 
-/// The pieces of a `vocab.yml` with ids below `size`; Marian ignores the others.
+/// The pieces of a list with ids below `size`; Marian ignores the others. As in Marian, the name of the file tells YAML from
+/// plain text, in which the line's number, from zero, is the piece's id.
 fn pieces_of(vocabulary: &Path, size: usize) -> Result<Vec<(String, u32)>> {
+    if !files::is_yaml(vocabulary) {
+        return pieces_by_line(vocabulary, size);
+    }
     let mut pieces = Vec::new();
     for (piece, value) in files::entries(vocabulary)? {
         let id = match &value {
@@ -87,6 +91,33 @@ fn pieces_of(vocabulary: &Path, size: usize) -> Result<Vec<(String, u32)>> {
         if (id as usize) < size {
             pieces.push((piece, id));
         }
+    }
+    Ok(pieces)
+}
+
+/// The pieces of a plain list: one on each line.
+fn pieces_by_line(vocabulary: &Path, size: usize) -> Result<Vec<(String, u32)>> {
+    let text = files::text(vocabulary)?;
+    let mut pieces = Vec::new();
+    for (number, line) in text.trim_end_matches('\n').split('\n').enumerate().take(size) {
+        let piece = line.strip_suffix('\r').unwrap_or(line);
+        let problem = if piece.is_empty() {
+            Some((
+                "an empty line; each line has to be a piece",
+                "remove it, if the pieces after it have their ids without it",
+            ))
+        } else if piece.contains('\t') {
+            Some((
+                "more than a piece, as in the .vocab of SentencePiece",
+                "name the SentencePiece model itself, a .spm",
+            ))
+        } else {
+            None
+        };
+        if let Some((what, help)) = problem {
+            return Err(Error::failure(what).at_line(vocabulary, number + 1, 0).help(help));
+        }
+        pieces.push((piece.to_owned(), number as u32));
     }
     Ok(pieces)
 }
