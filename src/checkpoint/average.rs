@@ -21,7 +21,7 @@ pub fn average(directories: &[PathBuf], layout: &[Slot], flat: &mut [f32]) -> Re
 }
 
 /// As [`average`], where each model counts as much as its weight says: positive numbers, one for each directory. Returns how alike
-/// the models are: the mean cosine between the weights of two of them, each pair counting as much as in the result's norm. Models
+/// the models are: the mean cosine between the weights of two of them (but the output's bias), each pair counting as much as in the result's norm. Models
 /// of one training are near 1, those trained apart near 0, and their mean is of no use. 1 for a single model.
 ///
 /// # Errors
@@ -85,13 +85,17 @@ impl Mean {
         out: &mut [f32],
     ) -> Result<()> {
         let total: f64 = weights.iter().sum();
+        // Where padding is left out of the softmax, its bias is so low that it would outweigh all that differs.
+        let counts = slot.name != "output_projection.bias";
         let mut bad = vec![0; files.len()];
         for (chunk, out) in out.chunks_mut(CHUNK).enumerate() {
             for (k, (file, weight)) in files.iter_mut().zip(weights).enumerate() {
                 let values = &mut self.values[..out.len()];
                 file.read(i, chunk * CHUNK, values)?;
                 bad[k] += non_finite(values);
-                self.squares[k] += values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>();
+                if counts {
+                    self.squares[k] += values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>();
+                }
                 for (sum, &value) in self.sum.iter_mut().zip(values.iter()) {
                     // The first is taken as it is: 0.0 + -0.0 would lose the sign.
                     let value = weight * f64::from(value);
@@ -100,7 +104,7 @@ impl Mean {
             }
             for (out, sum) in out.iter_mut().zip(&self.sum) {
                 *out = (sum / total) as f32;
-                self.of_sum += sum * sum;
+                self.of_sum += if counts { sum * sum } else { 0.0 };
             }
         }
         for (file, bad) in files.iter_mut().zip(bad) {
