@@ -224,3 +224,39 @@ fn text_that_is_split_already_is_joined_again() {
     let scores: Value = serde_json::from_str(&stdout(&eval)).unwrap();
     assert!(scores["bleu"]["score"].as_f64().unwrap() > 90.0, "{scores}");
 }
+
+/// Of byte-pair encoding that is run by the library.
+#[test]
+fn a_foreign_tokenizer_with_dropout_trains_reproducibly() {
+    let letters: Vec<String> = "abcdefghijklmnoprstuwzHKKäö".chars().map(String::from).collect();
+    let mut vocab = serde_json::Map::new();
+    for piece in ["<pad>", "<s>", "</s>", "<unk>", "th", "the", "ca", "cat", "di", "die"]
+        .iter()
+        .map(|it| (*it).to_owned())
+        .chain(letters)
+    {
+        let next = vocab.len();
+        vocab.entry(piece).or_insert(next.into());
+    }
+    let file = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": { "type": "WhitespaceSplit" }, "post_processor": null, "decoder": null,
+        "model": {
+            "type": "BPE", "dropout": 0.5, "unk_token": "<unk>", "continuing_subword_prefix": null, "end_of_word_suffix": null,
+            "fuse_unk": false, "byte_fallback": false, "vocab": vocab,
+            "merges": [["t", "h"], ["th", "e"], ["c", "a"], ["ca", "t"], ["d", "i"], ["di", "e"]],
+        },
+    });
+    let losses = |dropout: &str, run: &str| -> Vec<f64> {
+        let project = project("path = \"bpe.json\"");
+        project.write("bpe.json", file.to_string());
+        succeeds(&project.train(&["--run-dir", run, "--set", dropout]));
+        let tokenize = ["tokenize", "--model", run, "-q", "the cat"];
+        (0..5).for_each(|_| assert_eq!(stdout(&project.mt(&tokenize)), "the cat\n"));
+        project.logged(run, "train").iter().map(|entry| entry["loss"].as_f64().unwrap()).collect()
+    };
+    let [plain, dropped] = ["tokenizer.dropout=0", "tokenizer.dropout=0.3"].map(|dropout| losses(dropout, "runs/a"));
+    assert_eq!(plain, losses("tokenizer.dropout=0", "runs/b"));
+    assert_eq!(dropped, losses("tokenizer.dropout=0.3", "runs/b"));
+    assert_ne!(plain, dropped);
+}

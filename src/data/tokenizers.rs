@@ -64,7 +64,7 @@ impl Tokenizers {
                 Ok(tokenizer) if config.dropout > 0.0 && !tokenizer.has_dropout() => {
                     let what =
                         format!("`tokenizer.dropout` = {}, but this tokenizer has no BPE-dropout", config.dropout);
-                    let help = "set `tokenizer.dropout = 0`, or use a tokenizer.json that mt wrote";
+                    let help = "set `tokenizer.dropout = 0`, or use a tokenizer.json of byte-pair encoding";
                     errors.push(Error::usage(what).at(path).help(help));
                 }
                 Ok(tokenizer) => found.push(Arc::new(tokenizer)),

@@ -4,7 +4,7 @@
 //!
 //! | engine | file | where from |
 //! |---|---|---|
-//! | [`bpe`] | `tokenizer.json` | learnt here; the only one with BPE-dropout |
+//! | [`bpe`] | `tokenizer.json` | learnt here |
 //! | [`words`] | `tokenizer.json` | counted here, in text that subword-nmt has split |
 //! | [`sentencepiece`] | `.model`, `.spm` | SentencePiece; stored as JSON with the file inside |
 //! | [`library`] | `tokenizer.json` | any other that the `tokenizers` library reads |
@@ -224,8 +224,14 @@ impl Tokenizer {
     /// As for [`Tokenizer::load`], without a file to name.
     pub fn from_json(json: String) -> Result<Self> {
         let unusable = |error: Error| error.context("mt cannot use this tokenizer");
-        let file: serde_json::Value = serde_json::from_str(&json)
+        let mut json = json;
+        let mut file: serde_json::Value = serde_json::from_str(&json)
             .map_err(|error| Error::failure(format!("this is not a tokenizer.json: {error}")).caused_by(error))?;
+        // The library would apply it always, and follow no seed: it is `tokenizer.dropout` that asks for it.
+        if file["model"]["dropout"].as_f64().is_some_and(|dropout| dropout != 0.0) {
+            file["model"]["dropout"] = serde_json::Value::Null;
+            json = format!("{file:#}");
+        }
         if file["type"] == sentencepiece::TYPE {
             let engine = SentencePiece::from_json(&json).map_err(unusable)?;
             return Ok(Self { json, engine: Box::new(engine) });
@@ -238,8 +244,7 @@ impl Tokenizer {
             Err(error) => error,
         };
         let model_type = file["model"]["type"].as_str().map(str::to_owned);
-        drop(file);
-        let library = Library::from_json(&json).map_err(|error| {
+        let (library, written) = Library::from_json(&json, file).map_err(|error| {
             let what = match model_type.as_deref() {
                 Some("BPE") => {
                     format!("by mt's own rules {}; by the tokenizers library: {}", not_ours.what(), error.what())
@@ -249,8 +254,7 @@ impl Tokenizer {
             unusable(Error::failure(what).caused_by(error))
         })?;
         // As it was, unless something had to be added.
-        let json = if library.appended().is_empty() { json } else { library.to_json()? };
-        Ok(Self { json, engine: Box::new(library) })
+        Ok(Self { json: written.unwrap_or(json), engine: Box::new(library) })
     }
 
     /// This tokenizer with further tags and symbols, whose ids follow the existing ones.
