@@ -1,5 +1,6 @@
 //! What must hold for every text, on random Unicode and, where `$MT_TEST_DATA` is set, on real corpora.
 
+mod codes;
 mod library;
 mod symbols;
 
