@@ -421,7 +421,7 @@ pub struct TokenizeArgs {
     /// Model or run directory, or hf:ORG/NAME [default: $MT_MODEL, else the newest run under ./runs]
     #[arg(long, value_name = "DIR", conflicts_with = "tokenizer")]
     pub model: Option<PathBuf>,
-    /// Tokenizer file: a tokenizer.json or a SentencePiece .model
+    /// Tokenizer file: a tokenizer.json, a SentencePiece .model, or codes of subword-nmt or fastBPE
     #[arg(long, value_name = "FILE")]
     pub tokenizer: Option<PathBuf>,
     /// Use the target side's tokenizer, if the model has two

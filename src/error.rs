@@ -14,6 +14,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::file::{is_out_of_files, may_pass};
+use crate::signature::Signature;
 
 /// The crate's result type.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -116,10 +117,19 @@ impl Error {
             std::io::ErrorKind::IsADirectory => Some("there is a directory of this name; a file is needed"),
             _ => None,
         };
+        // It was read, but is something else.
+        if let Some(signature) = source.get_ref().and_then(|inner| inner.downcast_ref::<Signature>()) {
+            return Self::of_signature(signature, path).context(format_args!("cannot {doing}"));
+        }
         let is_missing = source.kind() == std::io::ErrorKind::NotFound;
         let mut error = Self::failure(format!("cannot {doing}: {source}")).at(path).caused_by(source);
         error.inner.help = if is_missing { Some(check_path(path)) } else { help.map(str::to_owned) };
         error
+    }
+
+    /// A file is something else than was expected.
+    pub(crate) fn of_signature(signature: &Signature, path: impl AsRef<Path>) -> Self {
+        Self::failure(signature.to_string()).at(path).help(signature.help())
     }
 
     /// A thread that cannot be started; `does` is what it is for, as in "saves checkpoints".

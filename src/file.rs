@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use rustix::fs::{StatVfs, statvfs};
 
+use crate::signature::Signature;
+
 /// Makes a write beyond a limit on file sizes fail with an error that names the file, instead of ending the process.
 pub(crate) fn fail_at_size_limits() {
     // If this fails, the default behaviour stays.
@@ -184,12 +186,28 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_regular(path)?.read_to_end(&mut bytes)?;
-    Ok(bytes)
+    fetched(bytes)
 }
 
 /// Reads a regular file as text.
 pub(crate) fn read_text(path: &Path) -> io::Result<String> {
-    io::read_to_string(open_regular(path)?)
+    let bytes = read(path)?;
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
+}
+
+/// The contents of a file, unless they only stand in its place: then the error says what was not fetched.
+fn fetched(bytes: Vec<u8>) -> io::Result<Vec<u8>> {
+    match Signature::of_placeholder(&bytes) {
+        Some(signature) => Err(io::Error::new(io::ErrorKind::InvalidData, signature)),
+        None => Ok(bytes),
+    }
+}
+
+/// Fails if a file only stands in the place of one that was not fetched, such as a pointer of Git LFS.
+pub(crate) fn refuse_placeholder(path: &Path) -> io::Result<()> {
+    let mut head = Vec::new();
+    open_regular(path)?.take(1 << 12).read_to_end(&mut head)?;
+    fetched(head).map(drop)
 }
 
 /// Reads a regular file of at most `most` bytes: a hostile one might exhaust memory.
@@ -199,7 +217,7 @@ pub(crate) fn read_at_most(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     if bytes.len() as u64 > most {
         return Err(io::Error::other(format!("larger than {most} bytes")));
     }
-    Ok(bytes)
+    fetched(bytes)
 }
 
 #[cfg(test)]
@@ -220,6 +238,30 @@ mod tests {
         assert_eq!(tried(&[libc::ESTALE, libc::EIO]), (Some(2), 3));
         assert_eq!(tried(&[libc::EIO; 4]), (None, 4));
         assert_eq!(tried(&[libc::ENOENT]), (None, 1));
+    }
+
+    #[test]
+    fn what_stands_in_the_place_of_a_file_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.json");
+        for (contents, help) in [
+            ("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n", "git lfs pull"),
+            ("<!DOCTYPE html>\n<html>", "fetch the file again"),
+        ] {
+            fs::write(&path, contents).unwrap();
+            for error in [
+                read(&path).unwrap_err(),
+                read_text(&path).unwrap_err(),
+                read_at_most(&path, 1000).unwrap_err(),
+                refuse_placeholder(&path).unwrap_err(),
+            ] {
+                let error = crate::error::Error::io("read the model", &path, error).to_string();
+                assert!(error.starts_with("cannot read the model: the file is a p"), "{error}");
+                assert!(error.contains("model.json") && error.contains(help), "{error}");
+            }
+        }
+        fs::write(&path, "{}").unwrap();
+        refuse_placeholder(&path).unwrap();
     }
 
     #[test]

@@ -17,7 +17,7 @@
 //! Dependencies point one way: `main → commands → {interop, report} → {config, train, decode, metrics, checkpoint} →
 //! {infer, gpu} → {model, data} → {ops, hub, device} → rng`. Beside this order, [`cli`], with which [`commands`] and `main`
 //! read the command line, imports only names of keys, from [`config`], to explain a flag that is none; [`metrics`], [`hub`], [`device`] and [`rng`] import nothing of ours but
-//! [`error`], [`console`], `file` and `choice`.
+//! [`error`], [`console`], `file`, `signature` and `choice`.
 //!
 //! The configuration is an exception to the order. The names that it may use for a thing (`choice`, which imports [`error`]
 //! alone) stand in the module that implements the thing, and so do the keys of schedules and optimizers. All other keys
@@ -53,4 +53,5 @@ pub mod model;
 pub mod ops;
 pub mod report;
 pub mod rng;
+mod signature;
 pub mod train;

@@ -5,7 +5,7 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::datasets::gzip;
-use common::project::{Project, fails, sets, stderr, stdout, succeeds};
+use common::project::{Project, SOURCE, TARGET, fails, sets, stderr, stdout, succeeds};
 use mt::data::check::words::Sample;
 use mt::data::check::{Findings, Kind, PairCheck, Seen};
 use mt::data::text::raw::windows_of_files;
@@ -360,6 +360,54 @@ fn damaged_text_hides_nothing() {
     assert_errors(&report, &said, &[UNREADABLE, REFUSAL]);
     assert!(report["errors"][0]["file"].as_str().unwrap().ends_with("cut.de.gz"), "{report}");
     assert!(said.contains("gzip -t"), "{said}");
+}
+
+/// What to do about bytes that are not UTF-8 depends on what surrounds them.
+#[test]
+fn the_advice_on_encodings_fits_the_file() {
+    let project = Project::new();
+    project.write("damaged.en", b"na\xC3\xAFve caf\xC3\xA9\ncaf\xE9\n");
+    project.write("western.en", b"caf\xE9\n\x93caf\xE9\x94\n");
+    project.write("latin.de", b"Gr\xFC\xDFe\nwei\xDF\n");
+    let train = r#"data.train=[{ source = "damaged.en", target = "latin.de" }, { source = "western.en", target = "latin.de" }]"#;
+    let (words, _, report) = checked(&project, 1, &[train]);
+    assert_eq!(finding(&report, "not_utf8").1, 1 + 2 + 2 + 2);
+    for (file, advice) in [
+        ("damaged.en", "iconv -c -f UTF-8 -t UTF-8"),
+        ("western.en", "iconv -f CP1252"),
+        ("latin.de", "iconv -f LATIN1"),
+    ] {
+        let said = words.lines().find(|line| line.contains(&format!("{file}: ")) && line.contains("iconv"));
+        assert!(said.is_some_and(|line| line.contains(advice)), "{file}: {words}");
+    }
+}
+
+/// A file that stands in the place of another is no text.
+#[test]
+fn a_corpus_that_was_not_fetched_is_told() {
+    let project = Project::new();
+    project.write("train.en", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n");
+    project.write("train.de", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7b\nsize 13\n");
+    let (_, said, _) = checked(&project, 1, &[]);
+    assert!(said.contains("train.en") && said.contains("train.de") && said.contains("git lfs pull"), "{said}");
+    let output = project.train(&[]);
+    fails(&output, 1, &["train.en", "train.de", "is a pointer of Git LFS", "git lfs pull"]);
+}
+
+/// A blank line is dropped and counted, as an empty pair of two files is.
+#[test]
+fn blank_lines_of_a_table_are_empty_pairs() {
+    let project = Project::new();
+    let rows: Vec<String> = SOURCE.iter().zip(TARGET).map(|(source, target)| format!("{source}\t{target}\n")).collect();
+    project.write("train.tsv", rows.concat().repeat(20) + "\n \r\n" + &rows.concat() + "\n");
+    let train = "data.train=[{ tsv = \"train.tsv\", source = 1, target = 2 }]";
+    let (_, _, report) = checked(&project, 0, &[train]);
+    assert_eq!(finding(&report, "empty_line").0, "warning");
+    let output = project.mt(&["train", "--config", "small.toml", "--set", train]);
+    succeeds(&output);
+    let said = stderr(&output);
+    assert!(said.contains("126 of 129 pairs, 3 dropped: 3 with an empty source (first at "), "{said}");
+    assert!(said.contains("train.tsv:121)"), "{said}");
 }
 
 /// A vocabulary or a model to begin with that is not there is told once, whatever the text.

@@ -384,6 +384,24 @@ fn what_is_no_text_is_not_scored() {
     fails(&eval(b"BZh91AY&SY and more\n"), 1, &["compressed with bzip2", "stdin", "bunzip2"]);
     fails(&eval(b""), 1, &["stdin has 0 lines, but valid.de has"]);
     fails(&eval(b"\xFF\xFEa\0\n\0"), 1, &["not UTF-8", "stdin:1:1", "iconv -f UTF-16"]);
+    let pointer = &b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n"[..];
+    for (text, says) in [
+        (pointer, ["is a pointer of Git LFS", "git lfs pull"]),
+        (b"<!DOCTYPE html>\n<html>\n</html>\n", ["is a page in HTML", "fetch the file again"]),
+        (b"<?xml version=\"1.0\"?>\n<tmx version=\"1.4\">\n", ["is a translation memory", "a sentence on each line"]),
+        (b"%PDF-1.7\n", ["is a PDF document", "copy its text"]),
+    ] {
+        fails(&eval(text), 1, &[says[0], says[1], "--> stdin"]);
+        project.write("file", text);
+        for files in [["file", "valid.de"], ["valid.de", "file"], ["file", "file"]] {
+            let output = project.mt(&["eval", "--hyp", files[0], "--ref", files[1]]);
+            fails(&output, 1, &[says[0], says[1], "--> file"]);
+            assert_eq!(stdout(&output), "");
+        }
+    }
+    // Text in such a language is text.
+    project.write("xml", "<b>\n".repeat(6));
+    succeeds(&project.mt(&["eval", "--hyp", "xml", "--ref", "valid.de"]));
 }
 
 #[test]

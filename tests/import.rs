@@ -56,6 +56,31 @@ fn every_command_takes_an_imported_model() {
     assert_eq!(file(&project, "model2", "model.safetensors"), file(&project, "model", "model.safetensors"));
 }
 
+/// What stands in the place of a file until it is fetched.
+#[test]
+fn files_that_were_not_fetched_are_told() {
+    let project = imported();
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n";
+    let page = "<!DOCTYPE html>\n<html>\n<title>404</title>\n</html>\n";
+    for name in ["model.safetensors", "config.json", "source.spm", "vocab.json"] {
+        let whole = file(&project, "opus", name);
+        for (content, help) in [(pointer, "git lfs pull"), (page, "fetch the file again")] {
+            project.write(&format!("opus/{name}"), content);
+            fails(&project.mt(&["import", "opus", "--out", "other"]), 1, &[name, help]);
+        }
+        project.write(&format!("opus/{name}"), whole);
+    }
+    for name in ["model.safetensors", "tokenizer.json", "config.toml", "manifest.json"] {
+        let name = if project.path("model").join(name).exists() { name } else { "tokenizer.src.json" };
+        let whole = file(&project, "model", name);
+        project.write(&format!("model/{name}"), pointer);
+        fails(&project.mt(&["translate", "the cat", "--model", "model"]), 1, &[name, "git lfs pull"]);
+        project.write(&format!("model/{name}"), whole);
+    }
+    project.write("spm.model", pointer);
+    fails(&project.mt(&["tokenize", "--tokenizer", "spm.model", "the cat"]), 1, &["spm.model", "git lfs pull"]);
+}
+
 #[test]
 fn lines_without_a_language_are_told_of() {
     let project = imported();

@@ -156,7 +156,11 @@ fn what_a_file_cannot_do_is_refused() {
     assert!(said.contains(" % of the target tokens are unknown to the model"), "{said}");
     foreign.write("bpe.codes", "#version: 0.2\nt h\nth e</w>\n");
     let output = foreign.mt(&["train", "--config", "small.toml", "--set", "tokenizer.path=bpe.codes", "--overwrite"]);
-    assert!(stderr(&output).contains("set tokenizer.kind = \"subword-nmt\"\n"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("set tokenizer.kind = \"subword-nmt\" and `tokenizer.codes`"),
+        "{}",
+        stderr(&output)
+    );
     let empty = project("path = \"empty.model\"");
     empty.write("empty.model", "");
     fails(&empty.train(&[]), 1, &["empty.model", "it is empty"]);
@@ -223,4 +227,155 @@ fn text_that_is_split_already_is_joined_again() {
     let eval = project.mt(&["eval", "--model", "runs/small", "-q", "--bleu", "--json"]);
     let scores: Value = serde_json::from_str(&stdout(&eval)).unwrap();
     assert!(scores["bleu"]["score"].as_f64().unwrap() > 90.0, "{scores}");
+}
+
+/// Merges of subword-nmt that make whole words of up to five letters, and two pieces of longer ones.
+fn codes() -> String {
+    let words = common::project::SOURCE.iter().chain(common::project::TARGET).flat_map(|line| line.split(' '));
+    let mut lines = Vec::new();
+    for word in words {
+        let letters: Vec<String> = word.chars().map(String::from).collect();
+        let (first, last) = letters.split_at(if letters.len() > 5 { 4 } else { 0 });
+        let ending = last.iter().rev().skip(1).rev().cloned().chain(last.last().map(|letter| format!("{letter}</w>")));
+        for part in [first.to_vec(), ending.collect()] {
+            let mut merged = part.first().cloned().unwrap_or_default();
+            for letter in part.iter().skip(1) {
+                lines.push(format!("{merged} {letter}"));
+                merged += letter;
+            }
+        }
+    }
+    lines.dedup();
+    "#version: 0.2\n".to_owned() + &lines.join("\n") + "\n"
+}
+
+/// Settings with which the small model learns its text by heart.
+const BY_HEART: [&str; 8] = [
+    "--set",
+    "train.max_updates=150",
+    "--set",
+    "valid.every=150",
+    "--set",
+    "train.save_every=150",
+    "--set",
+    "model.dropout=0",
+];
+
+#[test]
+fn codes_split_raw_text_and_translations_are_joined() {
+    let project = project("kind = \"subword-nmt\"\ncodes = \"bpe.codes\"\nvocab_size = 300");
+    project.write("bpe.codes", codes());
+    let trained = project.mt(&[&["train", "--config", "small.toml"], &BY_HEART[..]].concat());
+    succeeds(&trained);
+    assert!(!stderr(&trained).contains("warning"), "{}", stderr(&trained));
+    // The run has its own copy.
+    std::fs::remove_file(project.path("bpe.codes")).unwrap();
+    let model = ["--model", "runs/small", "-q"];
+    let translated = project.mt(&[&["translate", "the cat sleeps"], &model[..]].concat());
+    assert_eq!(stdout(&translated), "die Katze schläft\n");
+    let pieces = stdout(&project.mt(&[&["tokenize", "the cat  sleeps"], &model[..]].concat()));
+    assert_eq!(pieces, "the cat slee@@ ps\n");
+    assert_eq!(
+        stdout(&project.mt_with_input(&[&["detokenize"], &model[..]].concat(), pieces.as_bytes())),
+        "the cat sleeps\n"
+    );
+    let eval = project.mt(&[&["eval", "--chrf", "--json"], &model[..]].concat());
+    let scores: Value = serde_json::from_str(&stdout(&eval)).unwrap();
+    assert!(scores["chrf"]["score"].as_f64().unwrap() > 90.0, "{scores}");
+    succeeds(&project.train(&["--resume", "--set", "train.max_updates=152"]));
+    // Other programs' tokenizers take what the codes have split.
+    succeeds(&project.mt(&["export", "runs/small", "--format", "hf-marian", "--out", "exported", "-q"]));
+    let exported: Value = serde_json::from_slice(&file(&project, "exported", "tokenizer.json")).unwrap();
+    assert_eq!(exported["model"]["type"], "WordLevel");
+    assert_eq!(file(&project, "exported", "bpe.codes"), codes().into_bytes());
+    // A model that is fine-tuned keeps its codes, with dropout, too.
+    project.write(
+        "tuned.toml",
+        CONFIG.replace("vocab_size = 320\ndropout = 0.1", "dropout = 0.2") + "\n[decode]\nbeam = 1\n",
+    );
+    let tuned =
+        ["train", "-q", "--config", "tuned.toml", "--set", "train.init=runs/small", "--set", "train.max_updates=2"];
+    succeeds(&project.mt(&tuned));
+    let again = project.mt(&["tokenize", "--model", "runs/tuned", "-q", "the cat  sleeps"]);
+    assert_eq!(stdout(&again), pieces);
+}
+
+/// One vocabulary, but each language is split only into pieces that it has: what subword-nmt recommends.
+#[test]
+fn sides_with_one_vocabulary_may_be_split_differently() {
+    let tokenizer = "kind = \"subword-nmt\"\ncodes = \"bpe.codes\"\nvocabulary = \"vocab.en\"\ntarget_vocabulary = \"vocab.de\"\n\
+                     vocabulary_threshold = 2\nvocab_size = 300\ndropout = 0.1";
+    let project = project(tokenizer);
+    project.write("bpe.codes", codes());
+    project.write("vocab.en", "the 9\ncat 9\nslee@@ 9\nps 9\neats 1\n");
+    project.write("vocab.de", "die 9\nKatze 9\nschläft 9\neats 9\n");
+    succeeds(&project.train(&["--set", "train.max_updates=2"]));
+    let pieces = |side: &[&str]| {
+        let args = [&["tokenize", "--model", "runs/small", "-q", "cat eats Katze"], side].concat();
+        stdout(&project.mt(&args))
+    };
+    assert_eq!(pieces(&[]), "cat e@@ a@@ t@@ s K@@ a@@ t@@ z@@ e\n");
+    assert_eq!(pieces(&["--target"]), "c@@ a@@ t eats Katze\n");
+    let config = String::from_utf8(file(&project, "runs/small", "config.toml")).unwrap();
+    assert!(config.contains("joint = true") && config.contains("tie = \"all\""), "{config}");
+    succeeds(&project.mt(&["translate", "the cat", "--model", "runs/small", "-q"]));
+}
+
+#[test]
+fn codes_that_do_not_go_together_are_refused() {
+    let refused = |tokenizer: &str, says: &[&str]| fails(&project(tokenizer).train(&[]), 2, says);
+    refused("codes = \"bpe.codes\"", &["`tokenizer.codes` are merges of subword-nmt", "kind = \"subword-nmt\""]);
+    let kind = "kind = \"subword-nmt\"\n";
+    refused(&format!("{kind}target_codes = \"a\""), &["`tokenizer.codes` is missing"]);
+    refused(&format!("{kind}vocabulary = \"a\""), &["`tokenizer.codes` is missing"]);
+    let codes = "codes = \"bpe.codes\"\n";
+    refused(&format!("{kind}{codes}target_vocabulary = \"a\""), &["`tokenizer.vocabulary` is missing"]);
+    refused(&format!("{kind}{codes}vocabulary_threshold = 5"), &["`tokenizer.vocabulary` is missing"]);
+    refused(
+        &format!("{kind}{codes}lowercase = true"),
+        &["`tokenizer.lowercase` does nothing", "codes take text as it is"],
+    );
+    refused(&format!("path = \"spm.model\"\n{codes}"), &["`tokenizer.codes` is about learning"]);
+    // Files are looked at before text is read.
+    let missing = project(&format!("{kind}{codes}vocabulary = \"list\"\ntarget_vocabulary = \"other\""));
+    let output = missing.mt(&["check", "--config", "small.toml"]);
+    fails(&output, 1, &["bpe.codes"]);
+    missing.write("bpe.codes", "#version: 0.2\na b c d\n");
+    fails(&missing.train(&[]), 1, &["bpe.codes:2", "not a merge"]);
+}
+
+/// Of byte-pair encoding that is run by the library.
+#[test]
+fn a_foreign_tokenizer_with_dropout_trains_reproducibly() {
+    let letters: Vec<String> = "abcdefghijklmnoprstuwzHKKäö".chars().map(String::from).collect();
+    let mut vocab = serde_json::Map::new();
+    for piece in ["<pad>", "<s>", "</s>", "<unk>", "th", "the", "ca", "cat", "di", "die"]
+        .iter()
+        .map(|it| (*it).to_owned())
+        .chain(letters)
+    {
+        let next = vocab.len();
+        vocab.entry(piece).or_insert(next.into());
+    }
+    let file = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": { "type": "WhitespaceSplit" }, "post_processor": null, "decoder": null,
+        "model": {
+            "type": "BPE", "dropout": 0.5, "unk_token": "<unk>", "continuing_subword_prefix": null, "end_of_word_suffix": null,
+            "fuse_unk": false, "byte_fallback": false, "vocab": vocab,
+            "merges": [["t", "h"], ["th", "e"], ["c", "a"], ["ca", "t"], ["d", "i"], ["di", "e"]],
+        },
+    });
+    let losses = |dropout: &str, run: &str| -> Vec<f64> {
+        let project = project("path = \"bpe.json\"");
+        project.write("bpe.json", file.to_string());
+        succeeds(&project.train(&["--run-dir", run, "--set", dropout]));
+        let tokenize = ["tokenize", "--model", run, "-q", "the cat"];
+        (0..5).for_each(|_| assert_eq!(stdout(&project.mt(&tokenize)), "the cat\n"));
+        project.logged(run, "train").iter().map(|entry| entry["loss"].as_f64().unwrap()).collect()
+    };
+    let [plain, dropped] = ["tokenizer.dropout=0", "tokenizer.dropout=0.3"].map(|dropout| losses(dropout, "runs/a"));
+    assert_eq!(plain, losses("tokenizer.dropout=0", "runs/b"));
+    assert_eq!(dropped, losses("tokenizer.dropout=0.3", "runs/b"));
+    assert_ne!(plain, dropped);
 }

@@ -610,6 +610,8 @@ fn what_is_no_text_is_refused() {
     for (input, says) in [
         (&b"BZh91AY&SY and more\n"[..], ["compressed with bzip2, which mt does not read", "bunzip2"]),
         (&utf16[..], ["the text is not UTF-8", "iconv -f UTF-16"]),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n", ["Git LFS", "git lfs pull"]),
+        (b"%PDF-1.7\n", ["PDF", "copy its text"]),
     ] {
         project.write("file", input);
         for command in ["translate", "tokenize", "embed"] {
@@ -623,6 +625,15 @@ fn what_is_no_text_is_refused() {
         let args = ["score", "--model", "runs/small", "-q", "--src", "-", "--tgt", "valid.de"];
         fails(&project.mt_with_input(&args, input), 1, &says);
     }
+    // A page may be what is wanted.
+    let page = project.mt_with_input(&["tokenize", "--model", "runs/small"], b"<!DOCTYPE html>\n<html>\n");
+    succeeds(&page);
+    assert_eq!(stdout(&page).lines().count(), 2);
+    assert!(
+        stderr(&page).contains("stdin: the file is a page in HTML; each of its lines was taken as text"),
+        "{}",
+        stderr(&page)
+    );
     // Text that merely begins like that is still text.
     let text = project.mt_with_input(&["tokenize", "--model", "runs/small", "-q"], b"BZh91AY is no block\nBZh\n");
     succeeds(&text);

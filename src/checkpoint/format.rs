@@ -17,6 +17,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use super::disk::HashingFile;
 use super::manifest::FileEntry;
 use crate::error::{Error, Result};
+use crate::file;
 use crate::ops::matmul::int8::{Quantised, Values};
 
 /// Elements converted at a time: the bytes stay in the second-level cache.
@@ -439,6 +440,7 @@ fn read_header(path: &Path) -> Result<(File, Header)> {
     if !metadata.is_file() {
         return Err(invalid("it is not a regular file".into()));
     }
+    file::refuse_placeholder(path).map_err(read_error)?;
     let mut file = File::open(path).map_err(read_error)?;
     let size = metadata.len();
     let mut length = [0; LENGTH_BYTES as usize];

@@ -214,6 +214,7 @@ fn check_file(dir: &Path, entry: &FileEntry, manifest: &Path) -> Result<()> {
         return Err(damaged("it is not a regular file".into()));
     }
     if metadata.len() != *size {
+        file::refuse_placeholder(&path).map_err(|error| Error::io("read a file of the model", &path, error))?;
         return Err(damaged(format!("it has {} bytes, but its manifest says {size}", metadata.len())));
     }
     let found = file::patiently(|| disk::digest(&mut File::open(&path)?));

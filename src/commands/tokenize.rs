@@ -55,7 +55,7 @@ fn each_line(args: &TokenizeArgs, common: &Common, f: impl Fn(&Tokenizer, &str) 
 /// The tokenizer that the flags choose, and the files that no output may replace: its own, or those of its model.
 fn tokenizer(args: &TokenizeArgs, common: &Common) -> Result<(Arc<Tokenizer>, Vec<PathBuf>)> {
     if let Some(file) = &args.tokenizer {
-        return Ok((Arc::new(Tokenizer::load(file)?), vec![file.clone()]));
+        return Ok((Arc::new(Tokenizer::load_or_codes(file)?), vec![file.clone()]));
     }
     let directory = model::directory(args.model.as_deref(), common)?;
     let (directory, _) = checkpoint::directory_and_step(&directory);

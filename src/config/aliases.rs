@@ -13,6 +13,8 @@ const KEYS: &[(&str, &[&str])] = &[
         "tokenizer.path",
         &["spm", "sentencepiece", "sentencepiece_model", "vocab", "vocabs", "src_vocab", "source_vocab"],
     ),
+    ("tokenizer.codes", &["bpe_codes", "bpe_codes_path"]),
+    ("tokenizer.vocabulary_threshold", &["threshold"]),
     ("tokenizer.target_path", &["tgt_vocab", "trg_vocab", "target_vocab"]),
     ("tokenizer.vocab_size", &["bpe_size", "bpe_operations", "num_merges", "vocab_limit", "dim_vocabs", "vocab"]),
     ("model.preset", &["arch", "architecture", "type", "model_type"]),
@@ -192,10 +194,6 @@ const NO_KEY: &[(&[&str], &str)] = &[
     (
         &["devices", "device_ids", "gpus", "gpu_ranks", "num_gpus", "world_size", "distributed_world_size"],
         "a run uses one device, which `runtime.device` names, such as \"cuda:1\"; several GPUs train several runs",
-    ),
-    (
-        &["codes", "bpe_codes", "bpe_codes_path", "vocabulary_threshold", "threshold"],
-        "mt does not apply the merges of subword-nmt: split the text with them and set `tokenizer.kind = \"subword-nmt\"`",
     ),
     (&["right_left", "right_to_left"], "there is no training from right to left"),
     (

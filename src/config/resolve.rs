@@ -111,6 +111,11 @@ impl Together<'_> {
         if let Some(file) = stated("path") {
             let learnt = [
                 "kind",
+                "codes",
+                "target_codes",
+                "vocabulary",
+                "target_vocabulary",
+                "vocabulary_threshold",
                 "vocab_size",
                 "joint",
                 "normalization",
@@ -134,10 +139,13 @@ impl Together<'_> {
             }
             return;
         }
-        if tokenizer.kind == TokenizerKind::SubwordNmt && tokenizer.path.is_none() {
+        self.codes(tokenizer);
+        if tokenizer.kind == TokenizerKind::SubwordNmt {
             let default = TokenizerConfig::default();
+            let has_codes = tokenizer.codes.is_some();
+            let why = if has_codes { "codes take text as it is" } else { "the text is split already" };
             for (key, is_set) in [
-                ("dropout", tokenizer.dropout > 0.0),
+                ("dropout", tokenizer.dropout > 0.0 && !has_codes),
                 ("normalization", tokenizer.normalization != Normalization::Nfkc),
                 ("remove_extra_whitespaces", !tokenizer.remove_extra_whitespaces),
                 ("lowercase", tokenizer.lowercase),
@@ -148,9 +156,30 @@ impl Together<'_> {
             ] {
                 if let Some(origin) = stated(key).filter(|_| is_set) {
                     let what = format!("`tokenizer.{key}` does nothing with `tokenizer.kind` = \"subword-nmt\"");
-                    self.report
-                        .add(origin, Error::usage(what).help(format!("leave `{key}` out: the text is split already")));
+                    self.report.add(origin, Error::usage(what).help(format!("leave `{key}` out: {why}")));
                 }
+            }
+        }
+    }
+
+    /// Keys about codes need those that they add to.
+    fn codes(&mut self, tokenizer: &TokenizerConfig) {
+        let stated = |key: &str| get(self.merged, &format!("tokenizer.{key}")).map(|entry| &entry.item.origin);
+        if let Some(origin) = stated("codes").filter(|_| tokenizer.kind != TokenizerKind::SubwordNmt) {
+            let what = "`tokenizer.codes` are merges of subword-nmt, but `tokenizer.kind` is not \"subword-nmt\"";
+            let help = "set `kind = \"subword-nmt\"`, or leave `codes` out to have mt learn its own merges";
+            self.report.add(origin, Error::usage(what).help(help));
+        }
+        for (key, needed, is_there, does) in [
+            ("target_codes", "codes", tokenizer.codes.is_some(), "splits the target side"),
+            ("vocabulary", "codes", tokenizer.codes.is_some(), "restricts what codes split words into"),
+            ("target_vocabulary", "vocabulary", tokenizer.vocabulary.is_some(), "is the target side's"),
+            ("vocabulary_threshold", "vocabulary", tokenizer.vocabulary.is_some(), "is a count in a vocabulary"),
+        ] {
+            let is_set = key != "vocabulary_threshold" || tokenizer.vocabulary_threshold > 0;
+            if let Some(origin) = stated(key).filter(|_| is_set && !is_there) {
+                let what = format!("`tokenizer.{key}` {does}, but `tokenizer.{needed}` is missing");
+                self.report.add(origin, Error::usage(what).help(format!("set `{needed}`, or leave `{key}` out")));
             }
         }
     }

@@ -87,6 +87,11 @@ const TOKENIZER: &[Key] = &[
     key("path", Kind::Path),
     key("target_path", Kind::Path),
     key("kind", Kind::Choice(TokenizerKind::NAMES)),
+    key("codes", Kind::Path),
+    key("target_codes", Kind::Path),
+    key("vocabulary", Kind::Path),
+    key("target_vocabulary", Kind::Path),
+    key("vocabulary_threshold", COUNT),
     // 256 bytes, the special tokens, and room for some merges.
     key("vocab_size", Kind::Integer { least: 300, most: 1 << 24 }),
     key("joint", Kind::Boolean),

@@ -99,6 +99,20 @@ pub struct TokenizerConfig {
     pub target_path: Option<PathBuf>,
     /// How the vocabulary is learnt.
     pub kind: TokenizerKind,
+    /// The merges of subword-nmt or fastBPE that split text; none: it is split already.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub codes: Option<PathBuf>,
+    /// The target side's, if they are different ones; none: `codes` are for both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_codes: Option<PathBuf>,
+    /// Pieces with their counts: what the codes may split words into; none: anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vocabulary: Option<PathBuf>,
+    /// The target side's, if it is a different one; none: `vocabulary` is for both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_vocabulary: Option<PathBuf>,
+    /// The least count of a piece in these files; 0: any.
+    pub vocabulary_threshold: u64,
     /// Pieces in the vocabulary, special tokens and the 256 bytes included (of each side, unless `joint`).
     pub vocab_size: usize,
     /// One vocabulary for both languages.
@@ -130,6 +144,11 @@ impl Default for TokenizerConfig {
             path: None,
             target_path: None,
             kind: TokenizerKind::Bpe,
+            codes: None,
+            target_codes: None,
+            vocabulary: None,
+            target_vocabulary: None,
+            vocabulary_threshold: 0,
             vocab_size: 10_000,
             joint: true,
             dropout: 0.0,

@@ -396,6 +396,12 @@ mod tests {
         assert_eq!(pairs(&files.unwrap()), pairs(&corpus));
         assert_eq!(pairs(&open(text.as_bytes(), [3, 1]).unwrap())[0], pair("eins", "one"));
 
+        // A blank line is an empty pair, and has no number of columns that others could differ from.
+        let corpus = open("\u{FEFF}\na\tb\r\n\r\n \u{3000} \nc\td\n\n".as_bytes(), [2, 1]).unwrap();
+        let empty = || pair("", "");
+        assert_eq!(pairs(&corpus), [empty(), pair("b", "a"), empty(), empty(), pair("d", "c"), empty()]);
+        assert_eq!((corpus.source().uneven, corpus.origin(4, Side::Source).1), (None, 5));
+
         let fails = |text: &[u8], columns| open(text, columns).unwrap_err().to_string();
         let error = fails(b"a\tb\tc\na b\tc\n", [1, 3]);
         assert!(
@@ -450,7 +456,7 @@ mod tests {
         std::fs::write(&path, &text).unwrap();
         let error = TextFile::scan(&path).unwrap_err().to_string();
         assert!(error.contains(&format!("t.en:200001:5\n  help: byte 0xE9 at offset {offset};")), "{error}");
-        assert!(error.contains("LATIN1"), "{error}");
+        assert!(error.contains("iconv -c -f UTF-8 -t UTF-8"), "{error}");
     }
 
     #[test]

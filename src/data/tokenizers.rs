@@ -1,6 +1,6 @@
 //! The tokenizers of a model's two sides: one for both, or one each.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::batch::SpecialIds;
 use super::corpus::{PairSource, Side};
 use super::text::lines::is_long;
-use super::tokenizer::{TextCounts, Tokenizer, TokenizerKind};
+use super::tokenizer::{Codes, TextCounts, Tokenizer, TokenizerKind};
 use crate::config::TokenizerConfig;
 use crate::error::{Error, Result};
 use crate::file;
@@ -37,17 +37,57 @@ impl Tokenizers {
     /// Learns them from the training corpora.
     pub fn train(config: &TokenizerConfig, corpora: &[Box<dyn PairSource>]) -> Result<Self> {
         let [mut source, target] = sample(corpora, config)?;
+        if config.kind == TokenizerKind::SubwordNmt {
+            return Self::of_pieces(config, [source, target]);
+        }
         let options = config.options();
-        let learn = |text: TextCounts| match config.kind {
-            TokenizerKind::Bpe => Tokenizer::of_text(text, &options),
-            TokenizerKind::SubwordNmt => Tokenizer::of_pieces(&text, config.vocab_size),
-        };
+        let learn = |text: TextCounts| Tokenizer::of_text(text, &options);
         if config.joint {
             source.merge(target);
             let both = Arc::new(learn(source)?);
             return Ok(Self { source: both.clone(), target: both });
         }
         Ok(Self { source: Arc::new(learn(source)?), target: Arc::new(learn(target)?) })
+    }
+
+    /// Counts the pieces of text that is split already, or that codes split. With one vocabulary for sides whose codes differ,
+    /// each has its own tokenizer.
+    fn of_pieces(config: &TokenizerConfig, [mut source, target]: [TextCounts; 2]) -> Result<Self> {
+        let codes = Self::codes(config)?;
+        let [of_source, of_target] = codes.each_ref().map(Option::as_ref);
+        let one = |text: &TextCounts, codes| Tokenizer::of_pieces(&[(text, codes)], config.vocab_size);
+        let learnt: Vec<Tokenizer> = if !config.joint {
+            [one(&source, of_source)?, one(&target, of_target)?].into_iter().flatten().collect()
+        } else if of_source == of_target {
+            source.merge(target);
+            one(&source, of_source)?
+        } else {
+            Tokenizer::of_pieces(&[(&source, of_source), (&target, of_target)], config.vocab_size)?
+        };
+        let mut learnt = learnt.into_iter().map(Arc::new);
+        let source = learnt.next().ok_or_else(|| Error::failure("no vocabulary was learnt"))?;
+        Ok(Self { target: learnt.next().unwrap_or_else(|| source.clone()), source })
+    }
+
+    /// Reads the codes of each side that a configuration names for learning a vocabulary.
+    ///
+    /// # Errors
+    /// A file is wrong; all files are reported at once.
+    pub fn codes(config: &TokenizerConfig) -> Result<[Option<Codes>; 2]> {
+        let load = |codes: Option<&PathBuf>, vocabulary: Option<&PathBuf>| {
+            let vocabulary = vocabulary.map(PathBuf::as_path);
+            codes.map(|path| Codes::load(path, vocabulary, config.vocabulary_threshold)).transpose()
+        };
+        let TokenizerConfig { codes, target_codes, vocabulary, target_vocabulary, .. } = config;
+        let source = load(codes.as_ref(), vocabulary.as_ref());
+        if target_codes.is_none() && target_vocabulary.is_none() {
+            return source.map(|codes| [codes.clone(), codes]);
+        }
+        let target = load(target_codes.as_ref().or(codes.as_ref()), target_vocabulary.as_ref().or(vocabulary.as_ref()));
+        match (source, target) {
+            (Ok(source), Ok(target)) => Ok([source, target]),
+            (source, target) => Err(Error::many(source.err().into_iter().chain(target.err()).collect())),
+        }
     }
 
     /// Loads the files that a configuration names, if it names any.
@@ -64,7 +104,7 @@ impl Tokenizers {
                 Ok(tokenizer) if config.dropout > 0.0 && !tokenizer.has_dropout() => {
                     let what =
                         format!("`tokenizer.dropout` = {}, but this tokenizer has no BPE-dropout", config.dropout);
-                    let help = "set `tokenizer.dropout = 0`, or use a tokenizer.json that mt wrote";
+                    let help = "set `tokenizer.dropout = 0`, or use a tokenizer.json of byte-pair encoding";
                     errors.push(Error::usage(what).at(path).help(help));
                 }
                 Ok(tokenizer) => found.push(Arc::new(tokenizer)),

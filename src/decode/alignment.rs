@@ -453,10 +453,10 @@ mod tests {
 
     #[test]
     fn pieces_that_a_file_has_split_are_of_one_word() {
-        let line = "the l@@ ow@@ er  low\tl@@ ow";
+        let line = "the l@@ ow@@ er  low   l@@ ow";
         let mut text = TextCounts::default();
         text.add(line);
-        let pieces = Tokenizer::of_pieces(&text, 100).unwrap();
+        let pieces = Tokenizer::of_pieces(&[(&text, None)], 100).unwrap().remove(0);
         let plain = pieces.plain(line);
         assert_eq!(stretches(&pieces, line).count(), plain.split_whitespace().count());
         assert_eq!(stretches(&pieces, line).collect::<Vec<_>>(), ["the", "l@@ ow@@ er", "low", "l@@ ow"]);

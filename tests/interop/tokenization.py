@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Compares tokenizers of other programs, and mt's own, with those programs: tokenization.py MT
 
-Trains SentencePiece models (unigram and BPE, every normalisation), tokenizers of the `tokenizers` library and mt's own on text
+Trains SentencePiece models (unigram and BPE, every normalisation), tokenizers of the `tokenizers` library, codes of subword-nmt and mt's own on text
 of $MT_TEST_DATA. mt's own are read by that library, whose engine of regular expressions is another one in Python. Compares the pieces of `mt tokenize`, and the text that `mt detokenize` makes of them, with theirs, on real
 lines and on random lines from all of Unicode. No difference is allowed.
 """
 
+import json
 import os
 import random
 import subprocess
@@ -176,18 +177,62 @@ def own(program, folder, text):
         yield name, Tokenizer.from_file(str(run / "tokenizer.json")), run / "tokenizer.json"
 
 
+def unnamed(theirs):
+    """The same tokenizer with other names for its special tokens, which its model would find in text all the same."""
+    from tokenizers import Tokenizer
+
+    file = json.loads(theirs.to_str())
+    specials = {token["content"] for token in file["added_tokens"] if token["special"]} - {"<unk>", "[UNK]"}
+    other = lambda piece: "\n" + piece if piece in specials else piece
+    vocabulary = file["model"]["vocab"]
+    if isinstance(vocabulary, dict):
+        file["model"]["vocab"] = {other(piece): number for piece, number in vocabulary.items()}
+    else:
+        file["model"]["vocab"] = [[other(piece), score] for piece, score in vocabulary]
+    for token in file["added_tokens"]:
+        token["content"] = other(token["content"])
+    file["post_processor"] = None
+    again = Tokenizer.from_str(json.dumps(file))
+    again.encode_special_tokens = True
+    again.no_truncation()
+    again.no_padding()
+    return again
+
+
+def check_codes(program, folder, text, lines):
+    """Codes of subword-nmt, with and without a vocabulary, and their dropout of nothing."""
+    import io
+
+    from subword_nmt.apply_bpe import BPE
+    from subword_nmt.learn_bpe import learn_bpe
+
+    file = folder / "bpe.codes"
+    with open(text, encoding="utf-8", newline="\n") as source, open(file, "w", encoding="utf-8") as out:
+        learn_bpe(source, out, PIECES)
+    codes = file.read_text(encoding="utf-8")
+    plain = "".join(line.replace("</w>", "") + "\n" for line in codes.split("\n")[1:-1] if "</w>" not in line)
+    failed = 0
+    for name, codes in {"0.2": codes, "0.1": plain + "e </w>\nn </w>\n"}.items():
+        file.write_text(codes, encoding="utf-8")
+        bpe = BPE(io.StringIO(codes))
+        split = [bpe.segment(line) for line in lines]
+        failed += compare(f"subword-nmt {name}: pieces", mt(program, "tokenize", file, lines), split, lines)
+        # What looks like a joiner in text is one.
+        plain = [(line, pieces) for line, pieces in zip(lines, split) if "@@" not in line]
+        text = [" ".join(word for word in line.strip("\r ").split(" ") if word) for line, _ in plain]
+        split = [pieces for _, pieces in plain]
+        failed += compare(f"subword-nmt {name}: text", mt(program, "detokenize", file, split), text, split)
+    print(f"subword-nmt: {len(lines)} lines, twice: {failed} differ", flush=True)
+    return failed
+
+
 def check_library(program, name, theirs, lines, file):
     theirs.encode_special_tokens = True
     theirs.no_truncation()
     theirs.no_padding()
     # By ids, because the library's tokens show unknown text unchanged.
-    encoded = [list(map(theirs.id_to_token, line.ids)) for line in theirs.encode_batch(lines, add_special_tokens=False)]
-    if name == "Unigram":
-        # Its model finds these in text all the same, where `mt` spells them: the one difference, and it is intended.
-        specials = {"</s>", "<pad>"}
-        known = {character for character in "</s>pad" if theirs.token_to_id(character) is not None}
-        spelled = lambda piece: [c if c in known else "<unk>" for c in piece] if piece in specials else [piece]
-        encoded = [[part for piece in line for part in spelled(piece)] for line in encoded]
+    encoded = unnamed(theirs).encode_batch(lines, add_special_tokens=False)
+    encoded = [list(map(theirs.id_to_token, line.ids)) for line in encoded]
     failed = compare(f"{name}: pieces", mt(program, "tokenize", file, lines), list(map(" ".join, encoded)), lines)
     # Pieces that contain white space cannot be separated in a line of pieces.
     plain = [pieces for pieces in encoded if " ".join(pieces).split() == pieces and not {"<unk>", "[UNK]", "</s>"} & set(pieces)]
@@ -218,6 +263,7 @@ def main():
         for name, theirs in library(folder, str(text)):
             theirs.save(str(folder / f"{name}.json"))
             failed += check_library(program, name, theirs, real + odd, folder / f"{name}.json")
+        failed += check_codes(program, folder, text, real + odd)
         for name, theirs, file in own(program, folder, text):
             failed += check_library(program, name, theirs, real + odd, file)
     sys.exit(failed > 0)

@@ -207,7 +207,7 @@ fn counts(data: &Data) -> Vec<u32> {
     let mut counts = vec![0u32; data.tokenizers.target.vocab_size()];
     for index in 0..data.corpus.len() {
         let (source, target) = data.ids(index);
-        let source = if data.tokenizers.is_joint() { source } else { Vec::new() };
+        let source = if data.tokenizers.is_one_vocabulary() { source } else { Vec::new() };
         for id in source.into_iter().chain(target) {
             counts[id as usize] = counts[id as usize].saturating_add(1);
         }

@@ -239,7 +239,7 @@ mod tests {
     fn words_that_are_split_in_a_file_are_counted_whole() {
         let mut text = TextCounts::default();
         text.add("l@@ ow@@ er low");
-        let pieces = Tokenizer::of_pieces(&text, 100).unwrap();
+        let pieces = Tokenizer::of_pieces(&[(&text, None)], 100).unwrap().remove(0);
         let count = |target| {
             let text = CountedText { named: None, training: &[], target };
             let mut counts = Frequencies::new();

@@ -334,8 +334,11 @@ fn read_file(path: &Path) -> Result<LineFile> {
     let mut bytes = Vec::new();
     let stdin = BufReader::new(std::io::stdin());
     let read = packing::unpack(stdin).and_then(|mut reader| reader.read_to_end(&mut bytes));
-    read.map_err(|e| Error::io("read", "stdin", e))?;
-    packing::refuse_foreign(&bytes, Path::new("stdin"))?;
+    read.map_err(|e| {
+        let help = packing::damage_help(&e, "gzip -t, xz -t or zstd -t");
+        Error::io("read", "stdin", e).help(help)
+    })?;
+    packing::refuse_documents(&bytes, Path::new("stdin"))?;
     LineFile::from_bytes("stdin", bytes)
 }
 

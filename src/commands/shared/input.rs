@@ -247,6 +247,8 @@ pub struct Input {
     /// Why reading has stopped; returned once all lines before that have been given.
     failed: Option<io::Error>,
     oddities: Oddities,
+    /// What it is, if it begins as a document in HTML or XML.
+    markup: Option<String>,
 }
 
 /// Standard input, waited for even if the program that started this one has made it one that does not block.
@@ -269,6 +271,14 @@ impl Reader {
         match self {
             Self::File(reader) => lines::read_line(reader, bytes),
             Self::Stdin(reader) => lines::read_line(reader, bytes),
+        }
+    }
+
+    /// What comes next, as much as can be read at once.
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        match self {
+            Self::File(reader) => reader.fill_buf(),
+            Self::Stdin(reader) => reader.fill_buf(),
         }
     }
 
@@ -301,7 +311,7 @@ impl Input {
             Some(path) if path != Path::new("-") => (Reader::File(packing::open(path)?), path.display().to_string()),
             _ => (Reader::Stdin(Reader::stdin(Vec::new())), "stdin".to_owned()),
         };
-        Ok(Self { reader, name, started: false, count: 0, failed: None, oddities: Oddities::default() })
+        Ok(Self { reader, name, started: false, count: 0, failed: None, oddities: Oddities::default(), markup: None })
     }
 
     /// The next lines, at most `most` and a few megabytes; empty at the end. From stdin, only those that have already arrived,
@@ -317,6 +327,9 @@ impl Input {
             && (lines.is_empty() || !self.reader.may_wait())
         {
             bytes.clear();
+            if self.count == 0 {
+                self.look_at_beginning()?;
+            }
             match self.reader.read_line(&mut bytes) {
                 Ok(0) => break,
                 Ok(_) => {}
@@ -327,24 +340,31 @@ impl Input {
             }
             total += bytes.len();
             let is_first = self.count == 0;
-            if is_first {
-                packing::refuse_foreign(&bytes, Path::new(&self.name))?;
-            }
             let text = String::from_utf8_lossy(lines::bare(&bytes, is_first));
             self.oddities.add(self.count + 1, &text, matches!(text, Cow::Borrowed(_)));
             lines.push(text.into_owned());
             self.count += 1;
         }
         if let Some(error) = self.failed.take_if(|_| lines.is_empty()) {
-            let is_too_long = error.kind() == io::ErrorKind::FileTooLarge;
-            let error = Error::io("read", &self.name, error).at_line(&self.name, self.count + 1, 0);
-            return Err(error.help(if is_too_long {
-                lines::TOO_LONG_HELP
-            } else {
-                "the lines before it are done; a compressed file may be damaged or cut off (check with gzip -t, xz -t or zstd -t)"
-            }));
+            let help = match error.kind() {
+                io::ErrorKind::FileTooLarge => lines::TOO_LONG_HELP.to_owned(),
+                _ => {
+                    let help = packing::damage_help(&error, "gzip -t, xz -t or zstd -t, if it is compressed");
+                    format!("the lines before it are done; {help}")
+                }
+            };
+            return Err(Error::io("read", &self.name, error).at_line(&self.name, self.count + 1, 0).help(help));
         }
         Ok(lines)
+    }
+
+    /// Refuses what is no text.
+    fn look_at_beginning(&mut self) -> Result<()> {
+        // An error comes again, with the number of its line.
+        let Ok(head) = self.reader.fill_buf() else { return Ok(()) };
+        packing::refuse_foreign(head, Path::new(&self.name))?;
+        self.markup = packing::markup(head);
+        Ok(())
     }
 
     /// Whether the next line may have to be waited for: more of stdin has not arrived.
@@ -374,6 +394,8 @@ impl Input {
 
     /// Warnings about lines that may be something else than was meant, as far as they have been read.
     pub fn warnings(&self) -> Vec<String> {
-        self.oddities.warnings(self.count, &self.name)
+        let markup =
+            self.markup.iter().map(|what| format!("{}: {what}; each of its lines was taken as text", self.name));
+        markup.chain(self.oddities.warnings(self.count, &self.name)).collect()
     }
 }

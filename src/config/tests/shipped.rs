@@ -169,6 +169,10 @@ fn full() -> Json {
     config.data.cache_dir = Some("data-cache".into());
     config.tokenizer.path = Some("spm.model".into());
     config.tokenizer.target_path = Some("spm.target.model".into());
+    config.tokenizer.codes = Some("bpe.codes".into());
+    config.tokenizer.target_codes = Some("bpe.target.codes".into());
+    config.tokenizer.vocabulary = Some("vocab.en".into());
+    config.tokenizer.target_vocabulary = Some("vocab.de".into());
     config.model.preset = Some(Preset::Base);
     config.train.init = Some("imported".into());
     let mut keys = serde_json::to_value(config).unwrap();

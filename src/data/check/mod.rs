@@ -23,6 +23,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::corpus::Side;
+use super::text::encoding;
 use super::text::raw::{Places, RawLines};
 use crate::choice::choice;
 use pair::Languages;
@@ -142,9 +143,7 @@ impl Kind {
             Self::Columns => {
                 "lines have too few columns: tabs separate them; mend the lines, or name other columns with `source` and `target`"
             }
-            Self::NotUtf8 => {
-                "the text is not UTF-8: convert it with `iconv -f ENCODING -t UTF-8` (ISO-8859-1 or UTF-16, for example), or mend the lines"
-            }
+            Self::NotUtf8 => "the text is not UTF-8",
             Self::ByteOrderMark => "a byte order mark at the start; it is not part of the text",
             Self::Nul => "U+0000 in the line: the file may be UTF-16, or damaged",
             Self::Tab => "a tab within the line: it may be a row of a table, of which only one column is the sentence",
@@ -291,6 +290,8 @@ pub struct SideCheck {
     findings: Findings,
     lines: usize,
     left_out: usize,
+    /// Whether it has been said what to do about bytes that are not UTF-8.
+    has_advice: bool,
     /// The first file.
     path: PathBuf,
 }
@@ -309,6 +310,12 @@ impl SideCheck {
                 findings.add_at(kind, window.place(index));
             }
         });
+        if !self.has_advice && self.findings.count(Kind::NotUtf8) > 0 {
+            self.has_advice = true;
+            let first = (0..window.len()).find(|index| std::str::from_utf8(window.get(*index)).is_err());
+            let advice = first.map(|index| encoding::advice(window.around(index))).unwrap_or_default();
+            self.findings.detail(Kind::NotUtf8, format!("{}: {advice}", window.path().display()));
+        }
         self.lines += window.len();
         self.left_out += window.left_out.len();
     }

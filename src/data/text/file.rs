@@ -77,7 +77,7 @@ impl TextFile {
         };
         if !std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
             let mut bytes = Vec::new();
-            let (mut reader, packing) = packing::open_packed(path)?;
+            let (mut reader, packing) = packing::open_sentences(path)?;
             reader.read_to_end(&mut bytes).map_err(|error| packing.failed(path, error))?;
             file.kept = Some(bytes.into());
         }
@@ -124,7 +124,7 @@ impl TextFile {
     pub fn reader(&self) -> Result<LineReader> {
         let (reader, packing): (Box<dyn BufRead + Send>, _) = match &self.kept {
             Some(bytes) => (Box::new(std::io::Cursor::new(Arc::clone(bytes))), Packing::None),
-            None => packing::open_packed(&self.path)?,
+            None => packing::open_sentences(&self.path)?,
         };
         let columns = self.column.map(|number| Columns { number, ..Columns::default() });
         Ok(LineReader { columns, ..LineReader::new(&self.path, reader, packing) })
@@ -169,6 +169,11 @@ impl Columns {
             return Err(lines::not_utf8(path, before, error.valid_up_to(), &self.line));
         }
         let text = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
+        // A row of nothing is an empty pair, as empty lines of two files are.
+        if lines::is_blank_row(text) {
+            buffer.extend_from_slice(&self.line[text.len()..]);
+            return Ok(());
+        }
         let count = 1 + text.iter().filter(|byte| **byte == b'\t').count();
         if count != *self.usual.get_or_insert(count) {
             self.uneven.get_or_insert(Uneven { lines: 0, first: before.lines + 1 }).lines += 1;

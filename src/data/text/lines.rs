@@ -7,8 +7,10 @@ use std::io::{self, BufRead, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use super::super::compact::CompactVec;
+use super::encoding;
 use super::packing::{Packing, open, read_bytes};
 use crate::error::{Error, Result};
+use crate::signature::{Signature, utf_16};
 
 /// A line with more characters is not a sentence.
 const LONG: usize = 10_000;
@@ -133,6 +135,12 @@ pub fn bare(line: &[u8], is_first: bool) -> &[u8] {
     if is_first { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line) } else { line }
 }
 
+/// Whether a row of a table with tabs is a blank line, which has no columns.
+pub(super) fn is_blank_row(row: &[u8]) -> bool {
+    !row.contains(&b'\t')
+        && std::str::from_utf8(row).is_ok_and(|row| row.trim_start_matches('\u{FEFF}').trim().is_empty())
+}
+
 /// Where each line starts, after a byte order mark, and the end.
 fn line_starts(bytes: &[u8]) -> CompactVec {
     let mut start = if bytes.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
@@ -145,10 +153,6 @@ fn line_starts(bytes: &[u8]) -> CompactVec {
     starts.shrink();
     starts
 }
-
-/// Bytes of a line that tell its encoding, and zeros among them that may be damage.
-const SEEN: usize = 200;
-const FEW_ZEROS: usize = 4;
 
 /// How much of a file comes before the part being checked, which starts at a line.
 #[derive(Clone, Copy, Debug, Default)]
@@ -165,21 +169,47 @@ pub(super) fn not_utf8(path: &Path, before: Before, offset: usize, bytes: &[u8])
     // Characters, as editors count: bytes that do not continue one.
     let column = 1 + valid[line_start..].iter().filter(|&&byte| byte & 0xC0 != 0x80).count();
     let byte = bytes.get(offset).copied().unwrap_or_default();
-    // Of most characters in UTF-16, one byte of two is zero.
-    let place_of_zero = |(i, &byte): (usize, &u8)| (byte == 0).then_some((before.bytes + (line_start + i) as u64) % 2);
-    let zeros = bytes[line_start..].iter().take(SEEN).enumerate().filter_map(place_of_zero);
-    let (second, first): (Vec<u64>, Vec<u64>) = zeros.partition(|place| *place == 1);
-    let encoding = match (before.bytes, bytes) {
-        (0, [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..]) => "UTF-16",
-        _ if second.len() > FEW_ZEROS + first.len() => "UTF-16LE",
-        _ if first.len() > FEW_ZEROS + second.len() => "UTF-16BE",
-        _ => "LATIN1",
+    let first = before.bytes + line_start as u64;
+    let unicode = match (before.bytes, bytes) {
+        (0, [0xFF, 0xFE, 0, 0, ..] | [0, 0, 0xFE, 0xFF, ..]) => Some("UTF-32"),
+        (0, [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..]) => Some("UTF-16"),
+        _ => utf_16(&bytes[line_start..], first),
+    };
+    let rest = &bytes[offset..];
+    let is_cut = rest.len() > 1 && std::str::from_utf8(rest).is_err_and(|error| error.error_len().is_none());
+    // What its name promises shows at once.
+    let packed = if before.lines == 0 && line == 1 { Signature::of_name(path) } else { None };
+    let advice = match (packed, unicode) {
+        (Some(packed), _) => packed.help().to_owned(),
+        (_, Some(unicode)) => {
+            format!("convert the text, for example with `iconv -f {unicode} -t UTF-8`, or mend the line")
+        }
+        _ if is_cut => "the text ends in the middle of a character: it was cut short, so get it anew, or leave out what is left of \
+                        the character, with `iconv -c -f UTF-8 -t UTF-8`"
+            .to_owned(),
+        _ if bytes.len() < SAMPLE => encoding::advice(&surroundings(path, before).unwrap_or_else(|| bytes.to_vec())),
+        _ => encoding::advice(encoding::around(bytes, offset)),
     };
     let offset = before.bytes + offset as u64;
-    Error::failure("the text is not UTF-8").at_line(path, line, column).help(format!(
-        "byte 0x{byte:02X} at offset {offset}; convert the text, for example with `iconv -f {encoding} -t UTF-8`, or \
-         mend the line"
-    ))
+    Error::failure("the text is not UTF-8")
+        .at_line(path, line, column)
+        .help(format!("byte 0x{byte:02X} at offset {offset}; {advice}"))
+}
+
+/// Fewer bytes say little about an encoding.
+const SAMPLE: usize = 1 << 16;
+
+/// What surrounds a line of a file, if it can be read again.
+fn surroundings(path: &Path, before: Before) -> Option<Vec<u8>> {
+    if !std::fs::metadata(path).ok()?.is_file() {
+        return None;
+    }
+    let mut reader = open(path).ok()?;
+    io::copy(&mut reader.by_ref().take(before.bytes.saturating_sub(SAMPLE as u64)), &mut io::sink()).ok()?;
+    let mut sample = Vec::new();
+    reader.take(2 * SAMPLE as u64).read_to_end(&mut sample).ok()?;
+    // It may be another file by that name.
+    std::str::from_utf8(&sample).is_err().then_some(sample)
 }
 
 #[cfg(test)]
@@ -234,7 +264,17 @@ mod tests {
         let error = read_lines(&path).unwrap_err().to_string();
         let place = format!("the text is not UTF-8\n  --> {}:2:9\n", path.display());
         assert!(error.starts_with(&place), "{error}");
-        assert!(error.contains("byte 0xE9 at offset 15;") && error.contains("iconv -f LATIN1"), "{error}");
+        assert!(error.contains("byte 0xE9 at offset 15;") && error.contains("iconv -c -f UTF-8 -t UTF-8"), "{error}");
+        let path = write(&directory, "latin1.txt", b"first\nl\xFCtt caf\xE9 au lait\n");
+        let error = read_lines(&path).unwrap_err().to_string();
+        assert!(error.contains("byte 0xFC at offset 7;") && error.contains("iconv -f LATIN1"), "{error}");
+        let path = write(&directory, "cp1252.txt", b"first\nl\xFCtt\nsome \x93caf\xE9\x94 au lait\n");
+        let error = read_lines(&path).unwrap_err().to_string();
+        assert!(error.contains("byte 0xFC at offset 7;") && error.contains("iconv -f CP1252"), "{error}");
+        let error = read_lines(write(&directory, "text.br", b"\x0B\x02\x80\xE9\n")).unwrap_err().to_string();
+        assert!(error.contains("`brotli -d`"), "{error}");
+        let error = LineFile::from_bytes("t", b"\xFF\xFE\0\0a\0\0\0".to_vec()).unwrap_err().to_string();
+        assert!(error.contains("iconv -f UTF-32"), "{error}");
         let error = LineFile::from_bytes("t", b"\xFF\xFEa\0".to_vec()).unwrap_err().to_string();
         assert!(error.contains("t:1:1\n") && error.contains("iconv -f UTF-16"), "{error}");
         for (encoding, bytes) in [("UTF-16LE", u16::to_le_bytes as fn(u16) -> [u8; 2]), ("UTF-16BE", u16::to_be_bytes)]
@@ -246,7 +286,7 @@ mod tests {
         let error = LineFile::from_bytes("t", b"a zero \0, and caf\xE9\n".to_vec()).unwrap_err().to_string();
         assert!(error.contains("iconv -f LATIN1"), "{error}");
         let error = LineFile::from_bytes("t", b"cut \xE2\x80".to_vec()).unwrap_err().to_string();
-        assert!(error.contains("t:1:5\n") && error.contains("offset 4;"), "{error}");
+        assert!(error.contains("t:1:5\n") && error.contains("offset 4;") && error.contains("cut short"), "{error}");
     }
 
     #[test]

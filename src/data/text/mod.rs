@@ -6,8 +6,10 @@
 //!
 //! All of them read compressed files ([`packing`]).
 
+pub mod encoding;
 pub mod file;
 pub mod lines;
+mod members;
 pub mod packing;
 pub mod raw;
 

@@ -4,10 +4,11 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Cursor, ErrorKind, Read};
 use std::path::Path;
 
-use flate2::bufread::GzDecoder;
-
 use super::lines::{Before, not_utf8};
+pub use super::members::damage_help;
+use super::members::{Member, Members};
 use crate::error::{Error, Result};
+use crate::signature::Signature;
 
 /// How a file is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,11 +31,13 @@ impl Packing {
 
     /// Reading such a file failed.
     pub(super) fn failed(self, path: &Path, error: std::io::Error) -> Error {
-        match self {
-            Self::None => failed(path, error),
-            _ => {
-                failed(path, error).help(format!("the file is damaged or cut short: test it with `{} -t`", self.name()))
-            }
+        // What the system says has nothing to do with how the file is packed.
+        let is_of_data = self != Self::None && error.raw_os_error().is_none();
+        let help = is_of_data.then(|| damage_help(&error, &format!("`{} -t`", self.name())));
+        let error = failed(path, error);
+        match help {
+            Some(help) => error.help(help),
+            None => error,
         }
     }
 
@@ -63,6 +66,11 @@ impl Packing {
         (&[SKIPPABLE, 0x2A, 0x4D, 0x18], Self::Zstd),
     ];
 
+    /// Whether data of this kind may begin with these bytes, of which there may be too few to tell.
+    pub(super) fn may_begin(self, head: &[u8]) -> bool {
+        Self::BEGINNINGS.iter().any(|(all, packing)| *packing == self && agree(all, head))
+    }
+
     /// What the first bytes say.
     fn of_content(head: &[u8]) -> Self {
         let begun = Self::BEGINNINGS.iter().find(|(all, _)| all.len() <= head.len() && agree(all, head));
@@ -80,7 +88,7 @@ fn agree(beginning: &[u8], head: &[u8]) -> bool {
 }
 
 pub(super) fn read_bytes(path: &Path) -> Result<(Vec<u8>, Packing)> {
-    let (mut reader, packing) = open_packed(path)?;
+    let (mut reader, packing) = open_sentences(path)?;
     let mut bytes = Vec::new();
     if packing == Packing::None {
         let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
@@ -100,23 +108,32 @@ pub fn open(path: &Path) -> Result<Box<dyn BufRead + Send>> {
     Ok(open_packed(path)?.0)
 }
 
+/// Opens a file of lines that are sentences.
+///
+/// # Errors
+/// Also where it is a document of another program, compressed or not: a page in HTML, XML, JSON, text in UTF-16.
+pub(super) fn open_sentences(path: &Path) -> Result<(Box<dyn BufRead + Send>, Packing)> {
+    let (mut reader, packing) = open_packed(path)?;
+    let head = reader.fill_buf().map_err(|error| packing.failed(path, error))?;
+    match Signature::of_document(head) {
+        Some(signature) => Err(packing.inside(Error::of_signature(&signature, path))),
+        None => Ok((reader, packing)),
+    }
+}
+
 pub(super) fn open_packed(path: &Path) -> Result<(Box<dyn BufRead + Send>, Packing)> {
     let mut file = File::open(path).map_err(|e| failed(path, e))?;
     // The head is kept, not sought back to: the file may be a pipe.
-    let mut head = Vec::new();
-    file.by_ref().take(6).read_to_end(&mut head).map_err(|e| failed(path, e))?;
+    let head = read_head(&mut file).map_err(|e| failed(path, e))?;
+    if let Some(signature) = Signature::of_binary(&head) {
+        return Err(Error::of_signature(&signature, path));
+    }
     let named = Packing::of_extension(path);
     let packing = Packing::of_content(&head);
-    // Other common formats, which are not supported.
-    let other = match head[..] {
-        [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41] => Some(("bzip2", "bunzip2")),
-        [b'P', b'K', 3, 4, ..] => Some(("zip", "unzip")),
-        _ => None,
-    };
-    if let Some((form, command)) = other {
-        return Err(packed_otherwise(path, form, command));
-    }
     if packing == Packing::None && named != Packing::None {
+        if let Some(page) = Signature::of_placeholder(&head) {
+            return Err(Error::of_signature(&page, path));
+        }
         return Err(Error::failure(format!("the file does not hold {} data, as its name says", named.name()))
             .at(path)
             .help(
@@ -125,30 +142,46 @@ pub(super) fn open_packed(path: &Path) -> Result<(Box<dyn BufRead + Send>, Packi
             ));
     }
     let reader = BufReader::with_capacity(1 << 16, Cursor::new(head).chain(file));
-    Ok((unpacked(reader, packing).map_err(|e| failed(path, e))?, packing))
+    let mut reader = unpacked(reader, packing).map_err(|e| failed(path, e))?;
+    if packing != Packing::None {
+        let head = reader.fill_buf().map_err(|error| packing.failed(path, error))?;
+        if let Some(signature) = Signature::of_binary(head) {
+            return Err(packing.inside(Error::of_signature(&signature, path)));
+        }
+    }
+    Ok((reader, packing))
 }
 
-fn packed_otherwise(path: &Path, form: &str, command: &str) -> Error {
-    let error = Error::failure(format!("the file is compressed with {form}, which mt does not read")).at(path);
-    error.help(format!("unpack it with `{command}`; gzip, xz and zstd files need not be unpacked"))
-}
-
-/// Refuses a stream that is not readable text, judged by its first line: bzip2 or zip, by their whole signature, or UTF-16.
+/// Refuses a stream that is not readable text, judged by its first line: a binary format, a pointer to a file that was not
+/// fetched, or UTF-16.
 ///
 /// # Errors
 /// It is one of these; `path` is its name in the error.
 pub fn refuse_foreign(first_line: &[u8], path: &Path) -> Result<()> {
+    if let Some(signature) = Signature::of_binary(first_line) {
+        return Err(Error::of_signature(&signature, path));
+    }
     match first_line {
-        [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, 0x59, 0x26, 0x53, 0x59, ..] => {
-            Err(packed_otherwise(path, "bzip2", "bunzip2"))
-        }
-        [b'P', b'K', 3, 4, ..] => Err(packed_otherwise(path, "zip", "unzip")),
         // UTF-16 has zero bytes; without any, the text is only damaged.
         [0xFF, 0xFE, rest @ ..] | [0xFE, 0xFF, rest @ ..] if rest.contains(&0) => {
             Err(not_utf8(path, Before::default(), 0, first_line))
         }
         _ => Ok(()),
     }
+}
+
+/// Refuses text that is not of sentences, judged by how it begins. As [`refuse_foreign`].
+///
+/// # Errors
+/// It is a document of another program, or what [`refuse_foreign`] refuses.
+pub fn refuse_documents(head: &[u8], path: &Path) -> Result<()> {
+    refuse_foreign(head, path)?;
+    Signature::of_document(head).map_or(Ok(()), |signature| Err(Error::of_signature(&signature, path)))
+}
+
+/// What a text is if it is a document in HTML or XML, whose lines are hardly sentences.
+pub fn markup(head: &[u8]) -> Option<String> {
+    Signature::of_markup(head).map(|signature| signature.to_string())
 }
 
 /// Reads the beginning of a stream: what arrives at once, or as much as tells whether it is compressed.
@@ -182,57 +215,10 @@ pub fn unpack(mut stream: impl Read + Send + 'static) -> std::io::Result<Box<dyn
 
 /// What `reader` holds; of a compressed file all members, as `cat a.gz b.gz` makes them.
 fn unpacked(reader: impl BufRead + Send + 'static, packing: Packing) -> std::io::Result<Box<dyn BufRead + Send>> {
-    Ok(match packing {
-        Packing::None => Box::new(reader),
-        Packing::Gzip => Box::new(BufReader::new(Gunzip(Some(GzDecoder::new(reader))))),
-        Packing::Xz => Box::new(BufReader::new(liblzma::bufread::XzDecoder::new_multi_decoder(reader))),
-        Packing::Zstd => {
-            let mut decoder = zstd::stream::read::Decoder::with_buffer(reader)?;
-            // The largest window that `zstd --long` can ask for.
-            decoder.window_log_max(31)?;
-            Box::new(BufReader::new(decoder))
-        }
+    Ok(match Member::open(reader, packing)? {
+        Member::None(reader) => Box::new(reader),
+        member => Box::new(BufReader::new(Members { packing, member: Some(member) })),
     })
-}
-
-/// The members of a gzip file, one after the other. As for gzip itself, zeros after the last one are padding, which tapes and
-/// programs that write whole blocks leave.
-struct Gunzip<R>(Option<GzDecoder<R>>);
-
-impl<R: BufRead> Read for Gunzip<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        while let Some(member) = &mut self.0 {
-            let read = member.read(buffer)?;
-            if read > 0 || buffer.is_empty() {
-                return Ok(read);
-            }
-            let rest = self.0.take().map(GzDecoder::into_inner);
-            self.0 = rest.map(next_member).transpose()?.flatten().map(GzDecoder::new);
-        }
-        Ok(0)
-    }
-}
-
-/// The reader at its next member, if there is one.
-fn next_member<R: BufRead>(mut reader: R) -> std::io::Result<Option<R>> {
-    let mut is_padded = false;
-    loop {
-        let bytes = reader.fill_buf()?;
-        let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
-        match (bytes.is_empty(), zeros < bytes.len()) {
-            (true, _) => return Ok(None),
-            (_, true) if is_padded || zeros > 0 => {
-                return Err(std::io::Error::new(
-                    ErrorKind::InvalidData,
-                    "there are data after the padding of a gzip file",
-                ));
-            }
-            (_, true) => return Ok(Some(reader)),
-            _ => {}
-        }
-        is_padded = true;
-        reader.consume(zeros);
-    }
 }
 
 #[cfg(test)]
@@ -241,6 +227,7 @@ mod tests {
 
     use super::super::write;
     use super::*;
+    use crate::data::text::file::TextFile;
     use crate::data::text::lines::read_lines;
 
     #[test]
@@ -270,6 +257,8 @@ mod tests {
             // Padded as on tapes; more than a buffer, too.
             ("padded.gz", [gzip("über\n"), gzip("go"), vec![0; 10_240]].concat()),
             ("padded_more.gz", [gzip("über\ngo"), vec![0; 200_000]].concat()),
+            ("padded.xz", [xz("über\n"), vec![0; 8], xz("go"), vec![0; 4]].concat()),
+            ("padded.zst", [zstd("über\ngo"), vec![0; 100_000]].concat()),
         ] {
             let file = read_lines(write(&directory, name, &bytes)).unwrap();
             let expected = if name == "P.txt" { ["P*M", "_*M"] } else { ["über", "go"] };
@@ -286,10 +275,22 @@ mod tests {
             for padding in [1, 100_000] {
                 let file = write(&directory, "after.gz", &[gzip("text\n"), vec![0; padding], after.clone()].concat());
                 let error = read_lines(&file).unwrap_err().to_string();
-                assert!(error.contains("after.gz") && error.contains("after the padding"), "{error}");
+                assert!(error.contains("after.gz") && error.contains("after the end of the gzip data"), "{error}");
             }
-            let file = write(&directory, "garbage.gz", &[gzip("text\n"), b"garbage, no member".to_vec()].concat());
-            assert!(read_lines(&file).unwrap_err().to_string().contains("gzip -t"));
+        }
+        // Programs that test a file find nothing wrong with it, or only say that they do not know it.
+        for (name, packed, command) in [
+            ("garbage.gz", gzip("text\n"), "`gzip -dc FILE"),
+            ("garbage.xz", xz("text\n"), "`xz -dc --single-stream FILE"),
+            ("garbage.zst", zstd("text\n"), "`zstd -dc FILE"),
+        ] {
+            let file = write(&directory, name, &[&packed, &b"garbage, no member"[..]].concat());
+            let error = read_lines(&file).unwrap_err().to_string();
+            assert!(error.contains(command) && !error.contains(" -t`"), "{error}");
+            // Damage is something else.
+            let file = write(&directory, name, &packed[..packed.len() - 2]);
+            let error = read_lines(&file).unwrap_err().to_string();
+            assert!(error.contains(" -t`") && !error.contains(" -dc"), "{error}");
         }
     }
 
@@ -355,9 +356,48 @@ mod tests {
     #[test]
     fn a_name_that_promises_gzip_must_hold_it() {
         let directory = tempfile::tempdir().unwrap();
-        for content in [&b"<html>"[..], b""] {
+        for content in [&b"text"[..], b""] {
             let error = read_lines(write(&directory, "page.gz", content)).unwrap_err().to_string();
             assert!(error.starts_with("the file does not hold gzip data, as its name says\n  --> "), "{error}");
+        }
+    }
+
+    /// Whatever reads text, whatever the text is packed in.
+    #[test]
+    fn files_that_are_no_text_are_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n";
+        let mut tar = vec![b'a'; 2048];
+        tar[257..262].copy_from_slice(b"ustar");
+        for (content, words) in [
+            (&pointer[..], "git lfs pull"),
+            (b"<!DOCTYPE html>\n<html>\n", "a page in HTML"),
+            (b"<?xml version=\"1.0\"?>\n<tmx version=\"1.4\">\n", "a translation memory (TMX)"),
+            (b"{\"en\": \"a\", \"de\": \"b\"}\n", "holds JSON"),
+            (b"%PDF-1.7\nplain", "a PDF document"),
+            (b"\x04\x22\x4D\x18\x64\x40", "`lz4 -d`"),
+            (&tar, "`tar -xf`"),
+            (b"a\0b\0c\0d\0e\0f\0\n\0", "iconv -f UTF-16LE"),
+        ] {
+            for (name, bytes) in
+                [("plain.en", content.to_vec()), ("packed.en.zst", zstd::encode_all(content, 1).unwrap())]
+            {
+                let path = write(&directory, name, &bytes);
+                for error in [
+                    read_lines(&path).unwrap_err(),
+                    TextFile::scan(&path).unwrap_err(),
+                    TextFile::scan_column(&path, 1).unwrap_err(),
+                    super::super::raw::windows_of_file(&path, |_| ()).unwrap_err(),
+                ] {
+                    let error = error.to_string();
+                    assert!(error.contains(words) && error.contains(name), "{error}");
+                }
+            }
+            // As it is fetched instead of what its name says.
+            if words.contains("git") || words.contains("HTML") {
+                let error = open(&write(&directory, "named.en.gz", content)).err().unwrap().to_string();
+                assert!(error.contains(words), "{error}");
+            }
         }
     }
 }

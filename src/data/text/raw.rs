@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::super::corpus::{PairSource, Side};
-use super::lines::{BYTE_ORDER_MARK, not_read, read_line};
-use super::packing::{Packing, open_packed};
+use super::encoding;
+use super::lines::{BYTE_ORDER_MARK, is_blank_row, not_read, read_line};
+use super::packing::{Packing, open_sentences};
 use crate::error::{Error, Result};
 
 /// The most lines of a window on a side, …
@@ -103,6 +104,11 @@ impl RawLines {
         self.len() >= LINES || self.bytes.len() >= BYTES
     }
 
+    /// Line `index` (from 0) and those around it, as far as they tell an encoding. Panics as [`Self::get`] does.
+    pub fn around(&self, index: usize) -> &[u8] {
+        encoding::around(&self.bytes, self.starts[index])
+    }
+
     /// Line `index` (from 0) without its `\n`. Panics where `index` is not less than [`Self::len`].
     pub fn get(&self, index: usize) -> &[u8] {
         &self.bytes[self.starts[index]..self.starts[index + 1]]
@@ -122,7 +128,7 @@ struct Reader<'p> {
 
 impl<'p> Reader<'p> {
     fn open(path: &'p Path) -> Result<Self> {
-        let (stream, packing) = open_packed(path)?;
+        let (stream, packing) = open_sentences(path)?;
         Ok(Self { path, stream, packing, lines: 0, line: Vec::new() })
     }
 
@@ -202,8 +208,12 @@ pub fn windows_of_columns(path: &Path, columns: [usize; 2], mut each: impl FnMut
         sides[0].byte_order_mark = rows.byte_order_mark;
         for index in 0..rows.len() {
             let row = rows.get(index);
-            let column = |number: usize| row.split(|byte| *byte == b'\t').nth(number - 1);
             let (_, number) = rows.place(index);
+            // As training reads it.
+            let column = |number: usize| match is_blank_row(row) {
+                true => Some(&[][..]),
+                false => row.split(|byte| *byte == b'\t').nth(number - 1),
+            };
             let [Some(source), Some(target)] = columns.map(column) else {
                 sides.iter_mut().for_each(|side| side.left_out.push(number));
                 continue;
@@ -336,6 +346,22 @@ mod tests {
         // The numbers of all lines, too.
         assert!((0..total).all(|index| places.of(index).1 == rows[index]));
         assert_eq!(places.0.len(), 4);
+    }
+
+    /// As training reads them.
+    #[test]
+    fn blank_rows_are_empty_pairs() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = write(&folder, "table", "a\tb\n\n \r\nno tab\nc\td\n");
+        windows_of_columns(&path, [1, 2], |[source, target]| {
+            let rows =
+                |side: &RawLines| (0..side.len()).map(|i| (side.get(i).to_vec(), side.place(i).1)).collect::<Vec<_>>();
+            let row = |text: &[u8], number| (text.to_vec(), number);
+            assert_eq!(rows(&source), [row(b"a", 1), row(b"", 2), row(b"", 3), row(b"c", 5)]);
+            assert_eq!(rows(&target), [row(b"b", 1), row(b"", 2), row(b"", 3), row(b"d", 5)]);
+            assert_eq!(source.left_out, [4]);
+        })
+        .unwrap();
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::codes::Codes;
 use super::pipeline::SPACE;
 use super::{TextForm, TokenizerKind};
 
@@ -39,6 +40,11 @@ pub(super) trait Engine: Send + Sync {
     /// Whether there is BPE-dropout.
     fn has_dropout(&self) -> bool {
         false
+    }
+
+    /// The merges of subword-nmt that split text, if there are any.
+    fn codes(&self) -> Option<&Codes> {
+        None
     }
 
     /// The ids of a line under BPE-dropout, where there is any.

@@ -1,22 +1,31 @@
 //! Any other `tokenizer.json`, by the `tokenizers` library's own encoding and decoding.
 //!
-//! Nothing is added to a line nor cut off, and what looks like a special token in it is text.
+//! Nothing is added to a line nor cut off, and what looks like a special token in it is text. BPE-dropout is by our own merge
+//! loop ([`super::merge`]), because the library's follows no seed.
 
 use std::collections::HashMap;
 
-use tokenizers::{AddedToken, Decoder};
+use serde_json::Value;
+use tokenizers::models::bpe::BPE;
+use tokenizers::{AddedToken, Decoder, Model, OffsetReferential, OffsetType, PreTokenizer};
 
-use super::engine::{Engine, find_specials};
+use super::engine::{Dropout, Engine, find_specials};
+use super::merge::{Coins, Merges, Scratch};
 use super::pipeline::{SPACE, SPACE_PIECE};
-use super::vocabulary::{SPECIALS, in_order};
+use super::vocabulary::{SPECIALS, in_order, merge_parts};
 use crate::error::{Error, Result};
 
 /// A tokenizer of the library.
 pub(super) struct Library {
+    /// Encodes and decodes; its names of special tokens are [`HIDDEN`].
     inner: tokenizers::Tokenizer,
+    /// Where it is byte-pair encoding.
+    splitter: Option<Splitter>,
     pieces: Vec<Box<str>>,
     ids: HashMap<Box<str>, u32>,
     specials: [u32; 4],
+    /// Which ids stand for no text.
+    are_special: Vec<bool>,
     appended: Vec<String>,
     marking: Marking,
 }
@@ -49,20 +58,20 @@ impl Marking {
 }
 
 impl Library {
-    /// Reads a `tokenizer.json`; special tokens that it lacks are added after its vocabulary.
+    /// Reads a `tokenizer.json`, given as text and parsed; special tokens that it lacks are added after its vocabulary. Gives its
+    /// text, too, where something was added.
     ///
     /// # Errors
     /// The library cannot read it, its ids have gaps, or it cannot encode any text.
-    pub(super) fn from_json(json: &str) -> Result<Self> {
+    pub(super) fn from_json(json: &str, mut file: Value) -> Result<(Self, Option<String>)> {
         let failed = |error: tokenizers::Error| Error::failure(error.to_string()).caused_by(error);
-        let mut inner: tokenizers::Tokenizer = json.parse().map_err(failed)?;
-        inner.with_truncation(None).map_err(failed)?;
-        inner.with_padding(None);
-        inner.set_encode_special_tokens(true);
-        let pieces = in_order(inner.get_vocab(true).into_iter().map(|(piece, id)| (piece, id.into())))?;
+        let mut whole: tokenizers::Tokenizer = json.parse().map_err(failed)?;
+        whole.with_truncation(None).map_err(failed)?;
+        whole.with_padding(None);
+        let pieces = in_order(whole.get_vocab(true).into_iter().map(|(piece, id)| (piece, id.into())))?;
         let mut pieces: Vec<Box<str>> = pieces.into_iter().map(Into::into).collect();
         let mut appended = Vec::new();
-        let found = find_specials(|name| inner.token_to_id(name)).into_iter().zip(SPECIALS);
+        let found = find_specials(|name| whole.token_to_id(name)).into_iter().zip(SPECIALS);
         let mut specials = [0; 4];
         for (slot, (found, name)) in specials.iter_mut().zip(found) {
             *slot = found.unwrap_or_else(|| {
@@ -71,26 +80,44 @@ impl Library {
             });
         }
         let new = appended.iter().map(|name| AddedToken::from(name.clone(), true));
-        inner.add_special_tokens(new).map_err(failed)?;
+        whole.add_special_tokens(new).map_err(failed)?;
         pieces.extend(appended.iter().map(|name| name.as_str().into()));
         let ids: HashMap<Box<str>, u32> = pieces.iter().cloned().zip(0..).collect();
-        let lost = appended.iter().any(|name| inner.token_to_id(name) != ids.get(name.as_str()).copied());
+        let lost = appended.iter().any(|name| whole.token_to_id(name) != ids.get(name.as_str()).copied());
         if lost {
             return Err(Error::failure("no special token can be added at the end of its vocabulary"));
         }
+        let is_added = |piece: &str| whole.get_added_vocabulary().is_special_token(piece);
+        let are_special: Vec<bool> =
+            pieces.iter().zip(0..).map(|(piece, id)| specials.contains(&id) || is_added(piece)).collect();
+        let written = match appended.is_empty() {
+            true => None,
+            false => {
+                Some(whole.to_string(true).map_err(|e| Error::failure("cannot write the tokenizer").caused_by(e))?)
+            }
+        };
+        drop(whole);
+
+        // Unknown text has its own name.
+        let unknown = specials.last().and_then(|unk| pieces.get(*unk as usize)).cloned().unwrap_or_default();
+        let named = file["model"]["unk_token"].as_str().map(str::to_owned);
+        hide(&mut file, |piece| {
+            let is_unknown = piece == &*unknown || Some(piece) == named.as_deref();
+            !is_unknown && ids.get(piece).is_some_and(|id| are_special.get(*id as usize) == Some(&true))
+        });
+        let splitter = file["model"]["merges"].is_array().then(|| Splitter::from_json(&file["model"])).transpose()?;
+        let mut inner: tokenizers::Tokenizer =
+            serde_json::from_value(file).map_err(|error| Error::failure(error.to_string()).caused_by(error))?;
+        inner.with_truncation(None).map_err(failed)?;
+        inner.with_padding(None);
+        inner.set_encode_special_tokens(true);
         let marking = Marking::of(&pieces);
-        let new = Self { inner, pieces, ids, specials, appended, marking };
+        let new = Self { inner, splitter, pieces, ids, specials, are_special, appended, marking };
         // A model without a piece for unknown text refuses what it does not know.
         if let Err(error) = new.inner.encode_fast("a \u{10FFFD}\u{E000} 0 \u{1F600}", false) {
             return Err(Error::failure(format!("it cannot encode unknown text: {error}")).caused_by(error));
         }
-        Ok(new)
-    }
-
-    /// The text of the file, with what was appended.
-    pub(super) fn to_json(&self) -> Result<String> {
-        let written = self.inner.to_string(true);
-        written.map_err(|error| Error::failure("cannot write the tokenizer").caused_by(error))
+        Ok((new, written))
     }
 
     /// Joins pieces as the file says.
@@ -105,21 +132,113 @@ impl Library {
         }
     }
 
-    /// A token found in text. Unigram models find their special tokens there too: such a one is spelled, by the pieces of its
-    /// characters.
-    fn as_text(&self, id: u32) -> Vec<u32> {
-        let [.., unk] = self.specials;
-        match self.pieces.get(id as usize) {
-            Some(piece) if id != unk && self.specials.contains(&id) => {
-                let of_character = |c: char| self.ids.get(c.encode_utf8(&mut [0; 4]) as &str).copied().unwrap_or(unk);
-                piece.chars().map(of_character).collect()
-            }
-            _ => vec![id],
-        }
+    fn is_special(&self, id: u32) -> bool {
+        self.are_special.get(id as usize) == Some(&true)
     }
 
-    fn is_special(&self, id: u32, piece: &str) -> bool {
-        self.specials.contains(&id) || self.inner.get_added_vocabulary().is_special_token(piece)
+    /// The ids of a line, its words split by our own merge loop.
+    fn split(&self, splitter: &Splitter, line: &str, dropout: Dropout) -> tokenizers::Result<Vec<u32>> {
+        // As in the library's `encode_fast`, up to the model.
+        let mut parts = self.inner.get_added_vocabulary().extract_and_normalize(self.inner.get_normalizer(), line);
+        if let Some(pre_tokenizer) = self.inner.get_pre_tokenizer() {
+            pre_tokenizer.pre_tokenize(&mut parts)?;
+        }
+        let (mut ids, mut scratch) = (Vec::new(), Scratch::default());
+        let words = parts.get_splits(OffsetReferential::Normalized, OffsetType::None);
+        for (number, (word, _, found)) in (0..).zip(words) {
+            match found {
+                // Found in the text whatever the model is.
+                Some(tokens) => ids.extend(tokens.iter().map(|token| token.id)),
+                None => {
+                    let coins = Coins::new(dropout.key, number, dropout.probability);
+                    splitter.apply(word, coins, &mut scratch, &mut ids)?;
+                }
+            }
+        }
+        Ok(ids)
+    }
+}
+
+/// Begins the names of special tokens in a model that encodes. No line has a line feed, so no text has such a name.
+const HIDDEN: char = '\n';
+
+/// Renames special tokens in the model and among the added tokens of a parsed file, so that the model cannot find them in text:
+/// there they are text, which it spells.
+fn hide(file: &mut Value, is_special: impl Fn(&str) -> bool) {
+    let hidden = |piece: &str| format!("{HIDDEN}{piece}");
+    match &mut file["model"]["vocab"] {
+        Value::Object(vocabulary) => {
+            let renamed = std::mem::take(vocabulary).into_iter();
+            *vocabulary =
+                renamed.map(|(piece, id)| (if is_special(&piece) { hidden(&piece) } else { piece }, id)).collect();
+        }
+        // Of Unigram: pieces with their scores.
+        Value::Array(vocabulary) => {
+            for piece in vocabulary.iter_mut().filter_map(|entry| entry.get_mut(0)) {
+                if let Some(name) = piece.as_str().filter(|piece| is_special(piece)) {
+                    *piece = hidden(name).into();
+                }
+            }
+        }
+        _ => {}
+    }
+    // Not by index, which would add what is not there.
+    if let Some(merges) = file["model"].get_mut("merges").and_then(Value::as_array_mut) {
+        let names_one =
+            |(left, right): (&str, &str)| [left, right, &format!("{left}{right}")].into_iter().any(&is_special);
+        merges.retain(|merge| !merge_parts(merge).is_some_and(names_one));
+    }
+    for token in file.get_mut("added_tokens").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(name) = token["content"].as_str().filter(|content| is_special(content)) {
+            token["content"] = hidden(name).into();
+        }
+    }
+}
+
+/// The library's byte-pair encoding with our own merge loop, whose BPE-dropout follows a key.
+struct Splitter {
+    /// The model without merges: it gives the symbols that a word begins with.
+    symbols: BPE,
+    merges: Merges,
+}
+
+impl Splitter {
+    /// Reads the `model` of a parsed file.
+    ///
+    /// # Errors
+    /// The library cannot read it, or a merge is not of two pieces into a third.
+    fn from_json(model: &Value) -> Result<Self> {
+        let prefix = model["continuing_subword_prefix"].as_str().unwrap_or_default();
+        let id = |piece: &str| u32::try_from(model["vocab"].get(piece)?.as_u64()?).ok();
+        let mut merges = Merges::default();
+        let all = model["merges"].as_array().map_or(&[][..], Vec::as_slice).iter();
+        // Old files have the header of a file of merges among them.
+        let is_merge = |merge: &&Value| !merge.as_str().is_some_and(|line| line.starts_with("#version"));
+        for (rank, merge) in (0..).zip(all.filter(is_merge)) {
+            let pair = merge_parts(merge).and_then(|(left, right)| {
+                let joined = format!("{left}{}", right.strip_prefix(prefix).unwrap_or(right));
+                Some((id(left)?, id(right)?, id(&joined)?))
+            });
+            let wrong =
+                || Error::failure(format!("its merge {merge} is not of two pieces into a third of its vocabulary"));
+            let (left, right, result) = pair.ok_or_else(wrong)?;
+            merges.insert(left, right, rank, result);
+        }
+        let mut bare = model.clone();
+        bare["merges"] = Value::Array(Vec::new());
+        bare["ignore_merges"] = false.into();
+        if let Some(keys) = bare.as_object_mut() {
+            keys.remove("type");
+        }
+        let symbols = serde_json::from_value(bare).map_err(|e| Error::failure(e.to_string()).caused_by(e))?;
+        Ok(Self { symbols, merges })
+    }
+
+    /// Appends the ids of a word.
+    fn apply(&self, word: &str, coins: Coins, scratch: &mut Scratch, ids: &mut Vec<u32>) -> tokenizers::Result<()> {
+        let symbols: Vec<u32> = self.symbols.tokenize(word)?.into_iter().map(|token| token.id).collect();
+        self.merges.apply(&symbols, Some(coins), scratch, ids);
+        Ok(())
     }
 }
 
@@ -140,17 +259,31 @@ impl Engine for Library {
         let [_, _, _, unk] = self.specials;
         // A foreign regular expression may give up: the whole line is then unknown.
         let Ok(encoded) = self.inner.encode_fast(line, false) else { return vec![unk] };
-        encoded.get_ids().iter().flat_map(|&id| self.as_text(id)).collect()
+        encoded.get_ids().to_vec()
+    }
+
+    fn has_dropout(&self) -> bool {
+        self.splitter.is_some()
+    }
+
+    fn encode_with_dropout(&self, line: &str, dropout: Dropout) -> Vec<u32> {
+        let split = self.splitter.as_ref().and_then(|splitter| self.split(splitter, line, dropout).ok());
+        split.unwrap_or_else(|| self.encode(line))
+    }
+
+    fn encoded_form(&self, line: &str) -> String {
+        line.to_owned()
     }
 
     fn decode(&self, ids: &[u32]) -> String {
-        let pieces = ids.iter().filter_map(|&id| self.piece(id).filter(|piece| !self.is_special(id, piece)));
+        let pieces = ids.iter().filter_map(|&id| self.piece(id).filter(|_| !self.is_special(id)));
         self.join(pieces.map(str::to_owned).collect())
     }
 
     fn decode_pieces(&self, line: &str) -> String {
-        let is_text = |piece: &&str| self.ids.get(*piece).is_none_or(|&id| !self.is_special(id, piece));
-        self.join(line.split_whitespace().filter(is_text).map(str::to_owned).collect())
+        let is_text = |piece: &&str| !piece.is_empty() && self.ids.get(*piece).is_none_or(|&id| !self.is_special(id));
+        // Other white space may be part of a piece.
+        self.join(line.split(' ').filter(is_text).map(str::to_owned).collect())
     }
 
     fn marked(&self, ids: &[u32]) -> Vec<String> {

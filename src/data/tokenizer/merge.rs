@@ -19,9 +19,11 @@ const SHORT: usize = 32;
 const NONE: usize = usize::MAX;
 
 /// The merges: a pair of ids to its rank (0 was learned first) and the id that replaces the pair.
-#[derive(Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Merges {
     table: HashMap<u64, (u32, u32), BuildHasherDefault<PairHasher>>,
+    /// Whether a step merges all occurrences of a pair, as subword-nmt does, instead of one.
+    together: bool,
 }
 
 /// A candidate: rank, position of the left symbol, the id of the result. Ordered by rank, then from the left.
@@ -41,7 +43,8 @@ struct Symbol {
 pub(super) struct Scratch {
     symbols: Vec<Symbol>,
     queue: BinaryHeap<Candidate>,
-    skipped: Vec<Candidate>,
+    /// Candidates of the next step.
+    next: Vec<Candidate>,
 }
 
 /// The coin tosses of BPE-dropout in one word. They depend on key, word index and toss index, and on nothing else (not on
@@ -65,14 +68,20 @@ impl Coins {
 }
 
 impl Merges {
-    /// Adds the merge of `left` and `right` into `result`. Of two merges of one pair the later counts, as in the library.
-    pub(super) fn insert(&mut self, left: u32, right: u32, rank: u32, result: u32) {
-        self.table.insert(pair(left, right), (rank, result));
+    /// No merges yet. Each step will merge all occurrences of a pair.
+    pub(super) fn together() -> Self {
+        Self { together: true, ..Self::default() }
+    }
+
+    /// Adds the merge of `left` and `right` into `result`; false if the pair had one. Of two merges of one pair the later
+    /// counts, as in the library.
+    pub(super) fn insert(&mut self, left: u32, right: u32, rank: u32, result: u32) -> bool {
+        self.table.insert(pair(left, right), (rank, result)).is_none()
     }
 
     /// Merges the symbols of one word and appends what they become to `out`. Takes O(n log n) for n symbols.
     pub(super) fn apply(&self, word: &[u32], coins: Option<Coins>, scratch: &mut Scratch, out: &mut Vec<u32>) {
-        if coins.is_none() && word.len() <= SHORT {
+        if coins.is_none() && word.len() <= SHORT && !self.together {
             self.apply_short(word, out);
         } else {
             self.apply_long(word, coins, scratch, out);
@@ -114,10 +123,10 @@ impl Merges {
     }
 
     fn apply_long(&self, word: &[u32], mut coins: Option<Coins>, scratch: &mut Scratch, out: &mut Vec<u32>) {
-        let Scratch { symbols, queue, skipped } = scratch;
+        let Scratch { symbols, queue, next } = scratch;
         symbols.clear();
         queue.clear();
-        skipped.clear();
+        next.clear();
         symbols.extend(word.iter().enumerate().map(|(i, &id)| Symbol {
             id,
             previous: i.wrapping_sub(1),
@@ -126,19 +135,27 @@ impl Merges {
         }));
         queue.extend((0..word.len()).filter_map(|at| self.candidate(symbols, at)));
 
-        while let Some(top) = queue.pop() {
-            let Reverse((_, at, result)) = top;
+        // The rank of the pair that this step merges, once it has merged one.
+        let mut merging = None;
+        loop {
+            let is_over = |rank| !self.together || queue.peek().is_none_or(|Reverse((next, ..))| *next != rank);
+            if merging.is_some_and(is_over) {
+                // What was passed over is a candidate again at the next step.
+                queue.extend(next.drain(..));
+                merging = None;
+            }
+            let Some(top) = queue.pop() else { break };
+            let Reverse((rank, at, result)) = top;
             // The symbols may have changed since it was queued: then it is no candidate, and no coin is tossed for it.
             match self.candidate(symbols, at) {
                 Some(Reverse((_, _, now))) if now == result => {}
                 _ => continue,
             }
             if coins.as_mut().is_some_and(Coins::toss) {
-                skipped.push(top);
+                next.push(top);
                 continue;
             }
-            // What was passed over is a candidate again at the next step.
-            queue.extend(skipped.drain(..));
+            merging = Some(rank);
             let right = symbols[at].next;
             let after = symbols[right].next;
             symbols[right].alive = false;
@@ -148,8 +165,8 @@ impl Merges {
                 symbols[after].previous = at;
             }
             let before = symbols[at].previous;
-            queue.extend(if before == NONE { None } else { self.candidate(symbols, before) });
-            queue.extend(self.candidate(symbols, at));
+            next.extend(if before == NONE { None } else { self.candidate(symbols, before) });
+            next.extend(self.candidate(symbols, at));
         }
         out.extend(symbols.iter().filter(|symbol| symbol.alive).map(|symbol| symbol.id));
     }

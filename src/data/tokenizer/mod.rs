@@ -4,8 +4,8 @@
 //!
 //! | engine | file | where from |
 //! |---|---|---|
-//! | [`bpe`] | `tokenizer.json` | learnt here; the only one with BPE-dropout |
-//! | [`words`] | `tokenizer.json` | counted here, in text that subword-nmt has split |
+//! | [`bpe`] | `tokenizer.json` | learnt here |
+//! | [`words`] | `tokenizer.json` | counted here, in text that subword-nmt has split; with [`codes`], our JSON with them inside |
 //! | [`sentencepiece`] | `.model`, `.spm` | SentencePiece; stored as JSON with the file inside |
 //! | [`library`] | `tokenizer.json` | any other that the `tokenizers` library reads |
 //!
@@ -27,6 +27,7 @@
 
 mod bpe;
 mod cache;
+mod codes;
 mod detokenise;
 mod engine;
 mod library;
@@ -58,6 +59,7 @@ use words::Words;
 /// Far more than any vocabulary takes.
 const MOST_BYTES: u64 = 1 << 28;
 
+pub use codes::Codes;
 pub use normalise::INVISIBLE;
 pub use sentencepiece::OwnIds;
 pub use train::{TextCounts, TrainOptions};
@@ -67,7 +69,7 @@ choice! {
     pub enum TokenizerKind {
         /// Byte-pair encoding of raw text.
         Bpe = "bpe",
-        /// Counting the pieces of text that subword-nmt has split.
+        /// Counting the pieces of text that subword-nmt has split, or that its codes split.
         SubwordNmt = "subword-nmt",
     }
 }
@@ -133,6 +135,11 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
+/// The bytes of a tokenizer's file.
+fn read(path: &Path) -> Result<Vec<u8>> {
+    file::read_at_most(path, MOST_BYTES).map_err(|error| Error::io("read the tokenizer", path, error))
+}
+
 impl Tokenizer {
     /// Learns a tokenizer from the lines of all `corpora` (one for each side, or one for both). The same lines give the
     /// same file, byte for byte, in any order and with any number of threads.
@@ -153,12 +160,30 @@ impl Tokenizer {
         Self::from_json(train::train(text, options)?)
     }
 
-    /// Counts the pieces of text that has been split already; see [`TokenizerKind::SubwordNmt`].
+    /// Counts the pieces of texts in subword-nmt's manner, see [`TokenizerKind::SubwordNmt`]: each is split by its codes, or
+    /// already. There is a tokenizer for each of the texts; the vocabulary is one, of the most frequent pieces of all.
     ///
     /// # Errors
     /// A usage error if the vocabulary has no room for any.
-    pub fn of_pieces(text: &TextCounts, vocab_size: usize) -> Result<Self> {
-        Self::from_json(words::train(text, vocab_size)?)
+    pub fn of_pieces(texts: &[(&TextCounts, Option<&Codes>)], vocab_size: usize) -> Result<Vec<Self>> {
+        let pieces = words::most_frequent(texts, vocab_size)?;
+        let of_text = |(_, codes): &(_, Option<&Codes>)| match codes {
+            Some(codes) => Self::from_json(words::file_with_codes(pieces.clone(), codes)?),
+            None => Self::of_words(pieces.iter().cloned().zip(0..).collect()),
+        };
+        texts.iter().map(of_text).collect()
+    }
+
+    /// As [`Tokenizer::load`]; or, of a file of codes, a tokenizer with every piece that these can make.
+    ///
+    /// # Errors
+    /// As for [`Tokenizer::load`].
+    pub fn load_or_codes(path: &Path) -> Result<Self> {
+        if !Codes::is_one(&read(path)?) {
+            return Self::load(path);
+        }
+        let codes = Codes::load(path, None, 0)?;
+        Self::from_json(words::file_with_codes(codes.pieces(), &codes)?)
     }
 
     /// Reads a `tokenizer.json`, a SentencePiece model, or our JSON of one.
@@ -166,8 +191,7 @@ impl Tokenizer {
     /// # Errors
     /// The file cannot be read, is no tokenizer, or is one that mt cannot use. The error names the file.
     pub fn load(path: &Path) -> Result<Self> {
-        let bytes =
-            file::read_at_most(path, MOST_BYTES).map_err(|error| Error::io("read the tokenizer", path, error))?;
+        let bytes = read(path)?;
         let help = "name a tokenizer.json, a SentencePiece .model, or what mt wrote";
         Self::from_bytes(bytes).map_err(|error| match error.helps() {
             Some(_) => error.at(path),
@@ -190,11 +214,10 @@ impl Tokenizer {
             })?;
             return Self::from_json(json);
         }
-        if bytes.starts_with(b"#version:") {
-            let error = Error::failure("these are the merges of subword-nmt, which mt does not apply");
-            return Err(
-                error.help("split the text with them, leave `path` out and set tokenizer.kind = \"subword-nmt\"")
-            );
+        if Codes::is_one(&bytes) {
+            let error =
+                Error::failure("these are codes of subword-nmt or fastBPE, which have no vocabulary of their own");
+            return Err(error.help("leave `path` out, and set tokenizer.kind = \"subword-nmt\" and `tokenizer.codes`"));
         }
         let engine = SentencePiece::from_file(&bytes)?;
         Ok(Self { json: engine.to_json()?, engine: Box::new(engine) })
@@ -224,11 +247,21 @@ impl Tokenizer {
     /// As for [`Tokenizer::load`], without a file to name.
     pub fn from_json(json: String) -> Result<Self> {
         let unusable = |error: Error| error.context("mt cannot use this tokenizer");
-        let file: serde_json::Value = serde_json::from_str(&json)
+        let mut json = json;
+        let mut file: serde_json::Value = serde_json::from_str(&json)
             .map_err(|error| Error::failure(format!("this is not a tokenizer.json: {error}")).caused_by(error))?;
+        // The library would apply it always, and follow no seed: it is `tokenizer.dropout` that asks for it.
+        if file["model"]["dropout"].as_f64().is_some_and(|dropout| dropout != 0.0) {
+            file["model"]["dropout"] = serde_json::Value::Null;
+            json = format!("{file:#}");
+        }
         if file["type"] == sentencepiece::TYPE {
             let engine = SentencePiece::from_json(&json).map_err(unusable)?;
             return Ok(Self { json, engine: Box::new(engine) });
+        }
+        if file["type"] == codes::TYPE {
+            let words = Words::with_codes(&file).map_err(unusable)?;
+            return Ok(Self { json, engine: Box::new(words) });
         }
         if let Some(words) = Words::from_json(&file) {
             return Ok(Self { json, engine: Box::new(words) });
@@ -238,8 +271,7 @@ impl Tokenizer {
             Err(error) => error,
         };
         let model_type = file["model"]["type"].as_str().map(str::to_owned);
-        drop(file);
-        let library = Library::from_json(&json).map_err(|error| {
+        let (library, written) = Library::from_json(&json, file).map_err(|error| {
             let what = match model_type.as_deref() {
                 Some("BPE") => {
                     format!("by mt's own rules {}; by the tokenizers library: {}", not_ours.what(), error.what())
@@ -249,8 +281,7 @@ impl Tokenizer {
             unusable(Error::failure(what).caused_by(error))
         })?;
         // As it was, unless something had to be added.
-        let json = if library.appended().is_empty() { json } else { library.to_json()? };
-        Ok(Self { json, engine: Box::new(library) })
+        Ok(Self { json: written.unwrap_or(json), engine: Box::new(library) })
     }
 
     /// This tokenizer with further tags and symbols, whose ids follow the existing ones.
@@ -358,7 +389,7 @@ impl Tokenizer {
         if text.is_empty() { Vec::new() } else { self.engine.pieces(text) }
     }
 
-    /// The text of a line of pieces with white space between, as [`Tokenizer::pieces`] gives them. A piece that is not in
+    /// The text of a line of pieces with spaces between, as [`Tokenizer::pieces`] gives them. A piece that is not in
     /// the vocabulary stands for its own text, special tokens are left out.
     pub fn decode_pieces(&self, line: &str) -> String {
         self.engine.decode_pieces(line)
@@ -394,6 +425,22 @@ impl Tokenizer {
     /// The pieces of ids with `▁` for every space between words, and no other mark of how pieces join.
     pub fn marked(&self, ids: &[u32]) -> Vec<String> {
         self.engine.marked(ids)
+    }
+
+    /// The merges of subword-nmt that split text, as the file of subword-nmt, and a `tokenizer.json` of text that they have split.
+    /// `None` with any other tokenizer.
+    ///
+    /// # Errors
+    /// The tokenizer cannot be written.
+    pub fn codes(&self) -> Result<Option<(String, Self)>> {
+        let Some(codes) = self.engine.codes() else { return Ok(None) };
+        let pieces = (0..).map_while(|id| Some((self.piece(id)?.to_owned(), id))).collect();
+        Ok(Some((codes.to_file(), Self::of_words(pieces)?)))
+    }
+
+    /// Whether merges of subword-nmt split text.
+    pub fn has_codes(&self) -> bool {
+        self.engine.codes().is_some()
     }
 
     /// How the vocabulary was learnt, if that was by `mt`.

@@ -165,7 +165,7 @@ fn check_model(model: &Value) -> Result<()> {
     let is_off = |value: &Value| {
         matches!(value, Value::Null | Value::Bool(false)) || value.as_str() == Some("") || value.as_f64() == Some(0.0)
     };
-    for key in ["dropout", "continuing_subword_prefix", "end_of_word_suffix"] {
+    for key in ["continuing_subword_prefix", "end_of_word_suffix"] {
         if !is_off(&model[key]) {
             return Err(Error::failure(format!("its model sets `{key}`, which mt does not support")));
         }
@@ -217,18 +217,22 @@ fn kinds(file: &Value, ids: &HashMap<&str, u32>) -> Result<Vec<Kind>> {
     Ok(kinds)
 }
 
-/// The merges, written `["a", "b"]` or, in older files, `"a b"`.
+/// The two pieces of a merge, written `["a", "b"]` or, in older files, `"a b"`.
+pub(super) fn merge_parts(merge: &Value) -> Option<(&str, &str)> {
+    match merge {
+        Value::String(pair) => pair.split_once(' '),
+        pair => pair[0].as_str().zip(pair[1].as_str()),
+    }
+}
+
+/// The merges of a model.
 fn merges(model: &Value, ids: &HashMap<&str, u32>, kinds: &[Kind]) -> Result<Merges> {
     let list = model["merges"].as_array().ok_or_else(|| Error::failure("its model has no merges"))?;
     let text = |id: u32| kinds.get(id as usize) == Some(&Kind::Text);
     let mut merges = Merges::default();
     let mut joined = String::new();
     for (rank, merge) in (0_u32..).zip(list) {
-        let parts = match merge {
-            Value::String(pair) => pair.split_once(' '),
-            pair => pair[0].as_str().zip(pair[1].as_str()),
-        };
-        let found = parts.and_then(|(left, right)| {
+        let found = merge_parts(merge).and_then(|(left, right)| {
             joined.clear();
             joined.push_str(left);
             joined.push_str(right);

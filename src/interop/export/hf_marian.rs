@@ -126,6 +126,12 @@ pub fn notes(config: &ModelConfig, tokenizers: &Tokenizers) -> Vec<&'static str>
              `model.sinusoid` = \"tensor2tensor\"; `mt import` restores them",
         );
     }
+    if source.has_codes() {
+        notes.push(
+            "the tokenizers of `transformers` take text that `subword-nmt apply-bpe` has split with the codes beside them (with \
+             tokenizer.vocabulary, also with that list), and `mt import` reads them as such; or split it with `mt tokenize`",
+        );
+    }
     if !tokenizers.is_joint() && source.sentencepiece().is_none() {
         notes.push(
             "AutoTokenizer reads and saves the source's vocabulary only; decode with PreTrainedTokenizerFast of \
@@ -205,9 +211,17 @@ fn tokenizer(model: &Model, directory: &Path) -> Result<()> {
     if let (Some(source), Some(target)) = (tokenizers.source.sentencepiece(), tokenizers.target.sentencepiece()) {
         return sentencepiece(model, [&source, &target], directory);
     }
-    write_text(directory, "tokenizer.json", &with_end(&tokenizers.source)?)?;
-    if let Some(name) = target_tokenizer(tokenizers) {
-        write_text(directory, name, &with_end(&tokenizers.target)?)?;
+    let files = [("tokenizer.json", "bpe.codes", &tokenizers.source)].into_iter();
+    let target = target_tokenizer(tokenizers).map(|name| (name, "bpe.tgt.codes", &tokenizers.target));
+    for (name, codes_name, tokenizer) in files.chain(target) {
+        match tokenizer.codes()? {
+            // The library has no such tokenizer.
+            Some((codes, of_split_text)) => {
+                write_text(directory, name, &with_end(&of_split_text)?)?;
+                write_text(directory, codes_name, &codes)?;
+            }
+            None => write_text(directory, name, &with_end(tokenizer)?)?,
+        }
     }
     let piece = |id| tokenizers.source.piece(id);
     let source = &tokenizers.source;

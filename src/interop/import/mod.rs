@@ -66,6 +66,7 @@ fn layout_within(config: &ModelConfig, vocabulary: Vocabulary, weights: &Path) -
     if width as i128 > key::WIDTH {
         return Err(unlikely(format!("a model with a width of {width}; mt has at most {}", key::WIDTH)));
     }
+    file::refuse_placeholder(weights).map_err(|error| Error::io("read the model", weights, error))?;
     let layout = layout::layout(config, vocabulary);
     let length = std::fs::metadata(weights).map_err(|error| Error::io("read the model", weights, error))?.len();
     // A parameter takes at least two bytes.

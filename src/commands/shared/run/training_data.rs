@@ -126,6 +126,8 @@ pub fn tokenizers(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(Notic
             };
             say(Notice::Info(format!("tokenizer: {sizes}, from a file")));
         }
+        // What is wrong with them is said before text is read.
+        Tokenizers::codes(config)?;
         return Ok(named);
     };
     // The run has its own copy; the original file may be gone.

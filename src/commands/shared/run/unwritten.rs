@@ -93,8 +93,8 @@ pub fn split_already(tokenizers: &Tokenizers, pairs: &[(Vec<u32>, Vec<u32>)]) ->
     let mut warnings = Vec::new();
     if are_many(marked, MANY_MARKED) {
         warnings.push(
-            "the training text holds `@@ `, as subword-nmt writes it: set tokenizer.kind = \"subword-nmt\", or give the text as it was \
-             before"
+            "the training text holds `@@ `, as subword-nmt writes it: set tokenizer.kind = \"subword-nmt\" without \
+             tokenizer.codes, or give the text as it was before"
                 .to_owned(),
         );
     } else if are_many(apart, MANY_APART) {

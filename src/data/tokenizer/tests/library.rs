@@ -75,3 +75,126 @@ fn a_special_token_in_text_is_spelled() {
     // `>` is not in the vocabulary.
     assert_eq!(tokenizer.encode("a</s>"), [9, 6, 7, 8, 3]);
 }
+
+/// Words, of which `</s>` is one.
+fn words(model: serde_json::Value) -> Tokenizer {
+    let added = serde_json::json!({
+        "id": 1, "content": "</s>", "special": true, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+    });
+    let file = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [added], "normalizer": null,
+        "pre_tokenizer": { "type": "WhitespaceSplit" }, "post_processor": null, "decoder": null, "model": model,
+    });
+    Tokenizer::from_json(file.to_string()).unwrap()
+}
+
+/// In text it is a word that the vocabulary lacks, whatever the model does with these.
+#[test]
+fn a_special_token_in_text_is_no_word() {
+    let vocab =
+        serde_json::json!({ "<pad>": 0, "</s>": 1, "<unk>": 2, "a": 3, "<": 4, "/": 5, "s": 6, ">": 7, "<s>": 8 });
+    let level = words(serde_json::json!({ "type": "WordLevel", "vocab": vocab, "unk_token": "<unk>" }));
+    assert_eq!(level.encode("a </s> a <pad> <unk> <s> s"), [3, 2, 3, 2, 2, 2, 6]);
+    assert_eq!(level.decode(&[3, 1, 6, 0]), "a s");
+    assert_eq!((level.piece(1), level.eos_id(), level.decode_pieces("a </s> s")), (Some("</s>"), 1, "a s".to_owned()));
+    let vocab = serde_json::json!({
+        "<pad>": 0, "</s>": 1, "<unk>": 2, "a": 3, "<": 4, "##/": 5, "##s>": 6, "##>": 7, "<s>": 8, "##s": 9,
+    });
+    let pieces = words(serde_json::json!({
+        "type": "WordPiece", "vocab": vocab, "unk_token": "<unk>", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+    }));
+    assert_eq!(pieces.encode("a </s> <s> <pad>"), [3, 4, 5, 6, 4, 6, 2], "the longest pieces, as of any word");
+    let vocab = serde_json::json!({
+        "<pad>": 0, "</s>": 1, "<unk>": 2, "a": 3, "<": 4, "/": 5, "s": 6, ">": 7, "<s>": 8, "s>": 9, "</": 10,
+    });
+    let merges = serde_json::json!([["s", ">"], ["<", "/"], ["</", "s>"], ["<", "s>"]]);
+    for ignore_merges in [true, false] {
+        let bpe = words(serde_json::json!({
+            "type": "BPE", "vocab": vocab, "merges": merges, "unk_token": "<unk>", "ignore_merges": ignore_merges,
+        }));
+        assert_eq!(bpe.encode("a </s> <s>"), [3, 10, 9, 4, 9]);
+    }
+    // The word for what is unknown may have a name of its own.
+    let vocab = serde_json::json!({ "<pad>": 0, "</s>": 1, "UNK": 2, "a": 3 });
+    let level = words(serde_json::json!({ "type": "WordLevel", "vocab": vocab, "unk_token": "UNK" }));
+    assert_eq!(level.encode("a b </s>"), [3, 2, 2]);
+}
+
+/// A file may ask for dropout; only `tokenizer.dropout` does.
+#[test]
+fn dropout_in_a_file_is_left_out_and_dropout_that_is_asked_for_follows_its_key() {
+    let byte_level =
+        serde_json::json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true });
+    let letters = ["l", "o", "w", "e", "r", "\u{120}"];
+    let merged = [["l", "o"], ["lo", "w"], ["e", "r"], ["\u{120}", "low"], ["\u{120}low", "er"]];
+    let all = ["<pad>", "<s>", "</s>", "<unk>"].map(str::to_owned).into_iter().chain(letters.map(str::to_owned));
+    let all = all.chain(merged.iter().map(|pair| pair.concat()));
+    let vocab: serde_json::Map<String, serde_json::Value> =
+        all.zip(0..).map(|(piece, id)| (piece, id.into())).collect();
+    let file = |dropout: serde_json::Value, kind: Option<&str>, merges: serde_json::Value| {
+        let mut model = serde_json::json!({
+            "dropout": dropout, "unk_token": "<unk>", "continuing_subword_prefix": null, "end_of_word_suffix": null,
+            "fuse_unk": false, "byte_fallback": false, "vocab": vocab, "merges": merges,
+        });
+        if let Some(kind) = kind {
+            model["type"] = kind.into();
+        }
+        serde_json::json!({
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+            "pre_tokenizer": byte_level, "post_processor": null, "decoder": byte_level, "model": model,
+        })
+    };
+    let pairs = serde_json::json!(merged);
+    let old = serde_json::json!(merged.map(|pair| pair.join(" ")));
+    let line = "low lower low lower lower";
+    let expected = [11, 14, 13, 14, 14];
+    let plain = Tokenizer::from_json(file(serde_json::Value::Null, Some("BPE"), pairs.clone()).to_string()).unwrap();
+    assert_eq!(plain.encode(line), expected);
+    let drawn = |tokenizer: &Tokenizer| -> Vec<_> {
+        (0..40).map(|key| tokenizer.encode_with_dropout(line, 0.4, key)).collect()
+    };
+    // With and without the type, as old files are; the merges in both forms.
+    for (kind, merges) in [(Some("BPE"), pairs.clone()), (None, pairs), (Some("BPE"), old)] {
+        let tokenizer = Tokenizer::from_json(file(0.3.into(), kind, merges).to_string()).unwrap();
+        for _ in 0..20 {
+            assert_eq!(tokenizer.encode(line), expected);
+        }
+        // Nor is it in the copy that a run gets.
+        let copy: serde_json::Value = serde_json::from_str(tokenizer.json()).unwrap();
+        assert!(copy["model"]["dropout"].is_null());
+        assert!(tokenizer.has_dropout());
+        let pieces = drawn(&tokenizer);
+        assert_eq!((&pieces, &drawn(&tokenizer)), (&drawn(&plain), &pieces));
+        assert!(pieces.iter().any(|ids| *ids != pieces[0]));
+        assert!(pieces.iter().all(|ids| tokenizer.decode(ids) == line));
+        assert_eq!(tokenizer.encode_with_dropout(line, 0.0, 1), expected);
+        let letters: Vec<u32> =
+            line.chars().map(|c| tokenizer.ids_of(&[&c.to_string().replace(' ', "\u{120}")])[0]).collect();
+        assert_eq!(tokenizer.encode_with_dropout(line, 1.0, 1), letters);
+    }
+}
+
+/// Our own pipeline with dropout in its file is still ours.
+#[test]
+fn dropout_in_a_file_of_our_own_is_left_out() {
+    let mut file: serde_json::Value = serde_json::from_str(CASED.json()).unwrap();
+    file["model"]["dropout"] = 0.5.into();
+    let tokenizer = Tokenizer::from_json(file.to_string()).unwrap();
+    assert_eq!((tokenizer.form(), tokenizer.encode("the newest")), (CASED.form(), CASED.encode("the newest")));
+    assert_eq!(tokenizer.encode_with_dropout("the newest", 0.5, 3), CASED.encode_with_dropout("the newest", 0.5, 3));
+}
+
+/// Pieces may hold other white space than U+0020.
+#[test]
+fn pieces_are_separated_by_spaces_alone() {
+    let vocab = serde_json::json!({ "<pad>": 0, "</s>": 1, "<unk>": 2, "10": 3, "\u{A0}": 4, "000": 5 });
+    let file = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": { "type": "Split", "pattern": { "Regex": "\\d+|." }, "behavior": "Isolated", "invert": false },
+        "post_processor": null, "decoder": { "type": "Fuse" },
+        "model": { "type": "WordLevel", "vocab": vocab, "unk_token": "<unk>" },
+    });
+    let tokenizer = Tokenizer::from_json(file.to_string()).unwrap();
+    let pieces = tokenizer.pieces("10\u{A0}000").join(" ");
+    assert_eq!((pieces.as_str(), tokenizer.decode_pieces(&pieces).as_str()), ("10 \u{A0} 000", "10\u{A0}000"));
+}

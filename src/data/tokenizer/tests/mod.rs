@@ -1,5 +1,6 @@
 //! What must hold for every text, on random Unicode and, where `$MT_TEST_DATA` is set, on real corpora.
 
+mod codes;
 mod library;
 mod symbols;
 
@@ -363,7 +364,6 @@ fn files_of_another_kind_are_not_for_our_own_engine() {
         (|file| file["model"]["type"] = "Unigram".into(), "model is Unigram, not BPE"),
         (|file| file["model"] = serde_json::Value::Null, "has no model"),
         (|file| *file = serde_json::json!([1]), "has no model"),
-        (|file| file["model"]["dropout"] = 0.1.into(), "`dropout`"),
         (|file| file["model"]["byte_fallback"] = false.into(), "byte fallback"),
         (|file| file["model"]["vocab"]["</s>"] = 1.into(), "used twice"),
         (|file| file["model"]["vocab"]["</s>"] = 1e9.into(), "used twice or not below"),
