@@ -70,8 +70,9 @@ fn the_optimizer_is_as_configured_and_its_gradients_are_clipped() {
 fn an_exponential_average_is_what_is_validated_saved_and_kept() {
     let project = Project::new();
     train(&project, "run", &["train.exponential_average=0.9", "train.average_last=0"]);
-    let averaged = model(&project, "run");
-    assert_eq!(averaged, file(&project, "run", "checkpoints/step-00000012/model.safetensors"));
+    let averaged = file(&project, "run", "checkpoints/step-00000012/model.safetensors");
+    train(&project, "alone", &["train.exponential_average=0.9", "train.average_last=0", "valid.every=0"]);
+    assert_eq!(model(&project, "alone"), averaged);
     let state = file(&project, "run", "checkpoints/step-00000012/optimizer.safetensors");
     // The two files have the parameters in different orders.
     let sorted = |mut numbers: Vec<f32>| {
@@ -236,4 +237,139 @@ fn further_sets_are_scored_and_decide_nothing() {
     fails(&project.train(&["--run-dir", "none", "--set", missing]), 1, &["nowhere.en"]);
     let twice = "data.monitor=[{ source = 'news.en', target = 'news.de' }, { source = 'news.de', target = 'news.en' }]";
     fails(&project.train(&["--run-dir", "none", "--set", twice]), 2, &["two sets of `data.monitor` are called news"]);
+}
+
+/// The mean of all checkpoints of a loss that falls all the time is behind the last: it is tried, and not taken.
+#[test]
+fn the_final_model_is_chosen_by_validation() {
+    let project = Project::new();
+    let keys = ["train.save_every=1", "valid.every=1", "valid.metric=loss", "train.average_last=12"];
+    let args = ["train", "--config", "small.toml", "--run-dir", "run", "--json"];
+    let output = project.mt(&[&args[..], &sets(&keys)].concat());
+    succeeds(&output);
+    let said = stderr(&output);
+    let tried = project.logged("run", "candidate");
+    let names: Vec<&str> = tried.iter().map(|entry| entry["model"].as_str().unwrap()).collect();
+    let mean = |count: u32| format!("average of the last {count} checkpoints");
+    assert_eq!(names, [&mean(12), &mean(6), &mean(3), "best, update 12"]);
+    let chosen: Vec<bool> = tried.iter().map(|entry| entry["chosen"].as_bool().unwrap()).collect();
+    assert_eq!(chosen, [false, false, false, true]);
+    let losses: Vec<f64> = tried.iter().map(|entry| number(entry, "loss")).collect();
+    assert!(losses[..3].is_sorted_by(|a, b| a > b) && losses[3] < losses[2], "{losses:?}");
+    for (name, entry) in names.iter().zip(&tried) {
+        assert!(said.contains(&format!("  {name}: loss {:.3}", number(entry, "loss"))), "{said}");
+    }
+    assert!(said.contains("note: best, update 12 is better than average of the last 12 checkpoints"), "{said}");
+    let made = project.log("run").pop().unwrap();
+    assert_eq!((&made["event"], &made["model"]), (&"final".into(), &"best, update 12".into()));
+    assert_eq!(model(&project, "run"), file(&project, "run", "checkpoints/step-00000012/model.safetensors"));
+    let result: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let told = result["candidates"].as_array().unwrap();
+    assert!(told.len() == 4 && told.iter().zip(&tried).all(|(told, entry)| told["loss"] == entry["loss"]), "{result}");
+    // Without a validation set, there is nothing to choose by.
+    train(&project, "alone", &["train.save_every=1", "valid.every=0", "train.average_last=12"]);
+    succeeds(&project.mt(&["average", "alone", "--last", "12", "--out", "mean"]));
+    assert!(model(&project, "alone") == model(&project, "mean") && project.logged("alone", "candidate").is_empty());
+    // Of fewer checkpoints than are asked for, all; and once a mean is the better model, it is the final one.
+    let keys =
+        ["train.average_last=99", "train.schedule.learning_rate=0.05", "valid.metric=loss", "train.max_updates=60"];
+    train(&project, "noisy", &[&keys[..], &["valid.every=60", "train.keep=99"]].concat());
+    let tried = project.logged("noisy", "candidate");
+    let best = tried.iter().min_by(|a, b| number(a, "loss").total_cmp(&number(b, "loss"))).unwrap();
+    assert_eq!(tried[0]["model"], mean(15).as_str());
+    assert!(best["chosen"] == true && best["model"].as_str().unwrap().starts_with("average of the last "), "{tried:?}");
+    assert_eq!(project.logged("noisy", "final")[0]["loss"], best["loss"]);
+}
+
+/// With an exponential average, that and what it is an average of compete.
+#[test]
+fn an_exponential_average_competes_with_what_it_is_made_of() {
+    let project = Project::new();
+    train(&project, "run", &["train.exponential_average=0.99", "train.average_last=2", "valid.metric=loss"]);
+    let tried = project.logged("run", "candidate");
+    let names: Vec<&str> = tried.iter().map(|entry| entry["model"].as_str().unwrap()).collect();
+    let without = "last, update 12, without the exponential average";
+    assert_eq!(names, ["average of the last 2 checkpoints", "exponential average", without]);
+    // The loss falls: what looks back is behind.
+    let losses: Vec<f64> = tried.iter().map(|entry| number(entry, "loss")).collect();
+    assert!(losses[2] < losses[1] && losses[1] < losses[0], "{losses:?}");
+    let state = file(&project, "run", "checkpoints/step-00000012/optimizer.safetensors");
+    let sorted = |mut numbers: Vec<f32>| {
+        numbers.sort_by(f32::total_cmp);
+        numbers
+    };
+    assert_eq!(sorted(tensor(&state, "training.values")), sorted(floats(&model(&project, "run"))));
+}
+
+/// The scores of six lines that are hardly translated are noise: the loss decides, also after a kill.
+#[test]
+fn noise_does_not_choose_the_best_model() {
+    let project = Project::new();
+    let keys = ["valid.every=1", "train.max_updates=9", "train.save_every=4", "train.average_last=3"];
+    train(&project, "whole", &keys);
+    let validations = |run: &str| -> Vec<(Value, Value, bool)> {
+        let of = |entry: Value| (entry["bleu"].clone(), entry["loss"].clone(), entry["best"] == true);
+        project.logged(run, "valid").into_iter().map(of).collect()
+    };
+    let all = validations("whole");
+    let mut lowest = f64::INFINITY;
+    for (bleu, loss, is_best) in &all {
+        assert!(bleu.as_f64().unwrap() < 10.0, "{all:?}");
+        assert_eq!(*is_best, loss.as_f64().unwrap() < lowest, "{all:?}");
+        lowest = lowest.min(loss.as_f64().unwrap());
+    }
+    train(&project, "parts", &[&keys[..], &["train.max_updates=5"]].concat());
+    let more = [&["--run-dir", "parts", "--resume"], &sets(&keys)[..]].concat();
+    succeeds(&project.train(&more));
+    assert_eq!(validations("parts"), all);
+    assert_eq!(model(&project, "parts"), model(&project, "whole"));
+    assert_eq!(project.logged("parts", "candidate"), project.logged("whole", "candidate"));
+}
+
+#[test]
+fn the_best_checkpoints_are_kept_and_averaged() {
+    let project = Project::new();
+    let keys = ["valid.metric=loss", "valid.every=2", "train.save_every=100", "train.keep=1", "train.keep_best=3"];
+    // The loss falls at first, and then the model is spoilt.
+    train(&project, "run", &[&keys[..], &["train.max_updates=8"]].concat());
+    let worse = ["train.max_updates=14", "train.schedule.learning_rate=1"];
+    succeeds(&project.train(&[&["--run-dir", "run", "--resume"], &sets(&[&keys[..], &worse].concat())[..]].concat()));
+    let entries = std::fs::read_dir(project.path("run/checkpoints")).unwrap();
+    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["step-00000004", "step-00000006", "step-00000008", "step-00000014"]);
+    let info = stdout(&project.mt(&["info", "run"]));
+    assert!(info.contains("next best, kept too: updates 6, 4"), "{info}");
+    let average = |chosen: &[&str]| project.mt(&[&["average", "run", "-q"], chosen].concat());
+    succeeds(&average(&["--best", "2", "--out", "best"]));
+    succeeds(&average(&["--checkpoints", "6,8", "--out", "named"]));
+    assert_eq!(model(&project, "best"), model(&project, "named"));
+    let says = ["--best 4: the run has kept 3 checkpoints", "give a number from 1 to 3"];
+    fails(&average(&["--best", "4", "--out", "no"]), 2, &says);
+    fails(&average(&["--best", "2", "--last", "2", "--out", "no"]), 2, &["cannot be used with"]);
+}
+
+#[test]
+fn patience_counts_from_an_update_on() {
+    let project = Project::new();
+    let keys = ["valid.every=1", "valid.metric=loss", "valid.patience=2", "train.schedule.learning_rate=0.5"];
+    let ends = |run: &str, more: &[&str]| -> u64 {
+        let max = ["train.max_updates=40", "train.average_last=0"];
+        train(&project, run, &[&keys[..], &max, more].concat());
+        project.log(run).pop().unwrap()["update"].as_u64().unwrap()
+    };
+    let soon = ends("soon", &[]);
+    assert!(soon < 10, "{soon}");
+    let best = project.logged("soon", "valid").iter().filter(|entry| entry["best"] == true).count() as u64;
+    let later = ends("later", &["valid.patience_after=12"]);
+    // Those of updates 12 and 13 are the first two that count, if none of them is the best.
+    let validations = project.logged("later", "valid");
+    let since = validations.iter().rposition(|entry| entry["best"] == true).unwrap() as u64 + 1;
+    assert_eq!(later, since.max(11) + 2, "{best}");
+    let stale: Vec<u64> = validations.iter().map(|entry| entry["stale"].as_u64().unwrap()).collect();
+    assert!(stale[..11].iter().all(|stale| *stale == 0), "{stale:?}");
+    // A run that has ended goes on if patience is to count later.
+    let more = [&keys[..], &["train.max_updates=40", "train.average_last=0", "valid.patience_after=12"]].concat();
+    succeeds(&project.train(&[&["--run-dir", "soon", "--resume"], &sets(&more)[..]].concat()));
+    assert_eq!(project.log("soon").pop().unwrap()["update"].as_u64(), Some(later));
 }

@@ -148,6 +148,7 @@ const TRAIN: &[Key] = &[
     key("save_every", POSITIVE).on_resume(OnResume::Free),
     key("keep", POSITIVE).on_resume(OnResume::Free),
     key("log_every", POSITIVE).on_resume(OnResume::Free),
+    key("keep_best", POSITIVE).on_resume(OnResume::Free),
     key("seed", Kind::Integer { least: 0, most: i64::MAX as i128 }).decides(BATCHES),
     key("schedule", Kind::Tagged { default: "noam", variants: schedule::KINDS }).on_resume(OnResume::Noted),
     key("optimizer", Kind::Tagged { default: "adam", variants: optimizer::KINDS }),
@@ -161,6 +162,7 @@ const VALID: &[Key] = &[
     key("beam", BEAM).on_resume(OnResume::Noted).decides(VALIDATION),
     key("patience", COUNT).on_resume(OnResume::Free),
     key("samples", COUNT).on_resume(OnResume::Free),
+    key("patience_after", COUNT).on_resume(OnResume::Free),
     key("max_sentences", COUNT).decides(VALIDATION),
 ];
 

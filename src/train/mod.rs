@@ -10,6 +10,7 @@
 
 pub mod backend;
 pub mod evaluate;
+pub mod best;
 pub mod health;
 pub mod host;
 pub mod log;
@@ -36,13 +37,14 @@ use crate::ops::loss::Targets;
 use crate::ops::profile as counters;
 use backend::Backend;
 use evaluate::Evaluator;
+use best::Judge;
 use host::Batches;
 pub use host::{End, Host, Score, Validation};
 use log::{Log, Progress};
 use optimizer::Optimizer;
 pub use pipeline::{Pipeline, rehearse};
 use split::Limit;
-use state::{Best, TrainState, Window};
+use state::{TrainState, Window};
 
 /// Sums gradients over the ranks of a data-parallel run.
 pub trait Communicator {
@@ -104,9 +106,9 @@ pub struct Session {
 
 /// How a validation went.
 enum Validated {
-    /// It is the best so far, and a checkpoint was written.
+    /// It is one of the best so far, and a checkpoint was written.
     Saved,
-    /// There was a better one.
+    /// There were better ones.
     NotSaved,
     /// A signal cut it short: it is made when the run goes on.
     CutShort,
@@ -333,7 +335,7 @@ impl Trainer<'_> {
         host.batches(self.state.sampler)
     }
 
-    /// Validates, saves if it is the best so far, and says so.
+    /// Validates, saves if it is one of the best so far, and says so.
     fn validate(&mut self, host: &mut dyn Host, clock: &Clock) -> Result<Validated> {
         let step = self.state.step;
         let model = self.model;
@@ -351,21 +353,20 @@ impl Trainer<'_> {
         }
         self.state.validation_due = false;
         self.state.validated = Some(step);
-        let (loss, value) = (result.loss, result.value);
-        let best = self.state.best.as_ref().map(|best| (best.value, best.loss));
-        let better = best.is_none_or(|best| self.valid.metric.is_better((value, loss), best));
+        let judge = Judge { metric: self.valid.metric, differ: &|a, b| host.differ(a, b) };
+        let standing = self.state.rank(result.judged(step), self.config.keep_best, &judge);
+        let better = standing.is_best();
         if better {
-            self.state.best = Some(Best { step, value, loss });
             self.state.stale = 0;
-        } else {
+        } else if step >= self.valid.patience_after {
             self.state.stale += 1;
         }
-        self.tell_validation(&result, better, clock);
+        self.tell_validation(&result, standing, clock);
         if self.state.plateau.validated(&self.config.schedule, better) {
             let rate = self.learning_rate(step + 1);
             self.log.line(&format!("note: validation has not improved: the learning rate is lowered to {rate:.2e}"));
         }
-        if better {
+        if standing.place.is_some() {
             self.save(host)?;
             return Ok(Validated::Saved);
         }

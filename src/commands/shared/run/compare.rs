@@ -57,6 +57,7 @@ fn decides_nothing_after_the_end(key: &str) -> bool {
         "train.log_every",
         "train.save_every",
         "train.keep",
+        "train.keep_best",
         "train.max_skipped",
         "valid.samples",
         "valid.on_start",

@@ -99,9 +99,10 @@ pub fn adapt(state: &mut TrainState, before: &Values, config: &Config, text: Tex
         is_other_text.then(|| "is that of another validation text".to_owned())
     };
     if why.is_some() {
-        state.best = None;
+        state.forget_validations();
+    }
+    if state.step < config.valid.patience_after {
         state.stale = 0;
-        state.plateau.forget_the_best();
     }
     state.configuration.retain(|key, _| !is_of_state(key));
     state.configuration.extend(now.into_iter().filter(|(key, _)| is_of_state(key)));
@@ -163,12 +164,12 @@ mod tests {
     use super::*;
     use crate::metrics::Tokenize;
     use crate::train::schedule::{Decay, ScheduleConfig};
-    use crate::train::state::Best;
 
     #[test]
     fn only_what_changes_a_model_makes_it_another() {
         let old = Config::default();
         let mut new = old.clone();
+    use crate::train::best::Judged;
         new.model.dropout = 0.5;
         new.model.activation_dropout = 0.5;
         new.model.max_length += 1;
@@ -242,7 +243,7 @@ mod tests {
     /// The state of a checkpoint that was trained with `config` and has something to lose.
     fn state_of(config: &Config) -> TrainState {
         let mut state = TrainState {
-            best: Some(Best { step: 5, value: 30.0, loss: 2.0 }),
+            best: Some(Judged { step: 5, value: 30.0, loss: 2.0, lines: Vec::new() }),
             stale: 2,
             text: TextChecksums { train: "t".to_owned(), valid: Some("v".to_owned()), ..TextChecksums::default() },
             configuration: of(config),
