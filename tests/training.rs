@@ -373,3 +373,120 @@ fn patience_counts_from_an_update_on() {
     succeeds(&project.train(&[&["--run-dir", "soon", "--resume"], &sets(&more)[..]].concat()));
     assert_eq!(project.log("soon").pop().unwrap()["update"].as_u64(), Some(later));
 }
+
+/// A corpus whose pairs have these weights.
+fn weighted(project: &Project, weights: &str) -> String {
+    project.write("train.weights", weights);
+    "data.train=[{source='train.en', target='train.de', weights='train.weights'}]".to_owned()
+}
+
+#[test]
+fn a_weight_multiplies_the_loss_of_a_pair() {
+    let project = Project::new();
+    let keys = ["valid.every=0", "train.average_last=0", "train.max_updates=3", "model.dropout=0"];
+    let train = |run: &str, weights: Option<String>, more: &[&str]| {
+        let corpus = weights.map(|weights| weighted(&project, &weights));
+        train(&project, run, &[&keys[..], &corpus.as_deref().into_iter().collect::<Vec<_>>(), more].concat());
+        project.logged(run, "train")
+    };
+    let plain = train("plain", None, &[]);
+    // Weights of 1 change nothing, to the last bit.
+    let ones = train("ones", Some("1\n".repeat(120)), &[]);
+    assert_eq!(model(&project, "ones"), model(&project, "plain"));
+    assert_eq!(ones[2]["loss"], plain[2]["loss"]);
+    // Adam's steps do not depend on the scale of gradients, but the loss and the gradient's norm do; the perplexity has no weights.
+    let twos = train("twos", Some("2.0\n".repeat(120)), &[]);
+    assert_eq!(number(&twos[0], "loss"), 2.0 * number(&plain[0], "loss"));
+    assert!(relative(number(&twos[0], "gradient_norm"), 2.0 * number(&plain[0], "gradient_norm")) < 1e-5);
+    assert_eq!(twos[0]["perplexity"], plain[0]["perplexity"]);
+    // Pairs of weight 0 have no part in the loss, and every second pair is one.
+    let halves = train("halves", Some("1\n0\n".repeat(60)), &["train.batch_tokens=100000", "train.max_updates=1"]);
+    let all = train("all", None, &["train.batch_tokens=100000", "train.max_updates=1"]);
+    let share = number(&halves[0], "loss") / number(&all[0], "loss");
+    assert!((share - 0.5).abs() < 0.1, "{share}");
+    assert_eq!(
+        (&halves[0]["target_tokens"], &halves[0]["perplexity"]),
+        (&all[0]["target_tokens"], &all[0]["perplexity"])
+    );
+}
+
+/// They stay with their pairs where others are dropped, where text is cut anew in each epoch, from the cache, and compressed.
+#[test]
+fn weights_stay_with_their_pairs() {
+    let project = Project::new();
+    let line = |i: usize| format!("the cat {}sleeps", "very ".repeat(i % 9));
+    let text = |of: &dyn Fn(usize) -> bool| (0..90).filter(|i| of(*i)).map(|i| line(i) + "\n").collect::<String>();
+    let weight = |i: usize| format!("{}\n", (i * 7 % 5) as f64 / 2.0);
+    let kept = |i: usize| i % 9 < 4;
+    let train = |run: &str, of: &dyn Fn(usize) -> bool, more: &[&str]| {
+        project.write("train.en", text(of));
+        project.write("train.de", text(of));
+        let weights = weighted(&project, &(0..90).filter(|i| of(*i)).map(weight).collect::<String>());
+        let keys =
+            ["data.max_length=16", "valid.every=0", "train.max_updates=6", "tokenizer.path=tokenizer.json", &weights];
+        train(&project, run, &[&keys[..], more].concat());
+        (project.logged(run, "train").pop().unwrap()["loss"].clone(), model(&project, run))
+    };
+    train_tokenizer(&project);
+    let all = train("all", &|_| true, &[]);
+    assert_eq!(train("kept", &kept, &[]), all, "the longer pairs are dropped");
+    assert_ne!(train("long", &|_| true, &["data.max_length=100"]), all);
+    assert_eq!(train("cached", &|_| true, &["data.cache_above=0"]), all);
+    assert_eq!(train("again", &|_| true, &["data.cache_above=0"]), all);
+    let weights = "data.train=[{source='train.en', target='train.de', weights='train.weights.gz'}]";
+    let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut gz, &file(&project, "", "train.weights")).unwrap();
+    project.write("train.weights.gz", gz.finish().unwrap());
+    assert_eq!(train("packed", &|_| true, &[weights]), all);
+}
+
+/// A tokenizer that does not depend on the text of a test.
+fn train_tokenizer(project: &Project) {
+    train(project, "first", &["train.max_updates=1", "valid.every=0"]);
+    std::fs::copy(project.path("first/tokenizer.json"), project.path("tokenizer.json")).unwrap();
+}
+
+#[test]
+fn bad_weights_are_named_with_file_and_line() {
+    let project = Project::new();
+    let ones = |count: usize| "1\n".repeat(count);
+    for (weights, says) in [
+        (ones(40) + "NaN\n" + &ones(79), ["a weight cannot be NaN", "train.weights:41"]),
+        (ones(2) + "-1\n" + &ones(117), ["a weight cannot be -1", "train.weights:3"]),
+        (ones(119), ["there are 119 weights, but ", "train.weights:120"]),
+        (ones(121), ["there are 121 weights, but ", "train.weights:121"]),
+    ] {
+        let corpus = weighted(&project, &weights);
+        fails(&project.train(&sets(&[&corpus])), 1, &says);
+        let check = ["check", "--config", "small.toml", "--set", &corpus];
+        fails(&project.mt(&check), 1, &says);
+        fails(&project.mt(&["prepare", "--config", "small.toml", "--set", &corpus]), 1, &says);
+        assert!(!project.path("runs").exists());
+    }
+    let corpus = weighted(&project, "1\n");
+    std::fs::remove_file(project.path("train.weights")).unwrap();
+    fails(&project.train(&sets(&[&corpus])), 1, &["train.weights"]);
+    let hub = "data.train=[{hub='a/b', split='train', source='en', target='de', weights='train.weights'}]";
+    fails(&project.train(&sets(&[hub])), 2, &["`data.train[0].weights` is a file beside the files of a corpus"]);
+    let of_valid = "data.valid={source='valid.en', target='valid.de', weights='train.weights'}";
+    fails(&project.train(&sets(&[of_valid])), 2, &["unknown key `weights`"]);
+}
+
+/// A run that goes on has the weights that it began with.
+#[test]
+fn weights_may_not_change_before_a_resume() {
+    let project = Project::new();
+    let corpus = weighted(&project, &"1\n2\n".repeat(60));
+    let keys = ["train.max_updates=4", "valid.every=0"];
+    train(&project, "run", &[&keys[..], &[&corpus]].concat());
+    let resume = |corpus: &[&str]| {
+        let keys = [&["train.max_updates=6", "valid.every=0"], corpus].concat();
+        project.train(&[&["--run-dir", "run", "--resume"], &sets(&keys)[..]].concat())
+    };
+    weighted(&project, &"2\n1\n".repeat(60));
+    fails(&resume(&[&corpus]), 2, &["the training text, or the weights of its pairs, has changed since the run began"]);
+    fails(&resume(&[]), 2, &["`data.train.weights` was [true] before and is not set now"]);
+    // The same numbers, written in another way.
+    weighted(&project, &"1.0\n 2e0\n".repeat(60));
+    succeeds(&resume(&[&corpus]));
+}

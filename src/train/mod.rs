@@ -5,12 +5,13 @@
 //! ```
 //!
 //! Losses are summed over tokens and the gradient is divided by the update's real target tokens, so that accumulation and
-//! ranks change only what dropout draws. Validation, saving and signals are the [`Host`]'s business: this module knows neither search nor
+//! ranks change only what dropout draws. Where pairs have weights, each pair's loss is multiplied by its own; the tokens that the sum
+//! is divided by count whole, so that a pair of weight 0.5 moves the parameters half as much, whatever else is in the update. Validation, saving and signals are the [`Host`]'s business: this module knows neither search nor
 //! metrics, and of files only the log.
 
 pub mod backend;
-pub mod evaluate;
 pub mod best;
+pub mod evaluate;
 pub mod health;
 pub mod host;
 pub mod log;
@@ -36,8 +37,8 @@ use crate::ops::Mode;
 use crate::ops::loss::Targets;
 use crate::ops::profile as counters;
 use backend::Backend;
-use evaluate::Evaluator;
 use best::Judge;
+use evaluate::Evaluator;
 use host::Batches;
 pub use host::{End, Host, Score, Validation};
 use log::{Log, Progress};
@@ -139,7 +140,16 @@ pub fn inputs(batch: &Batch, padding: u32, smoothing: f64) -> (Sequences, Sequen
     (
         sequences(&batch.source, &batch.source_lengths, batch.source_length),
         sequences(&batch.target_input, &batch.target_lengths, batch.target_length),
-        Targets { labels: batch.labels.clone(), padding, smoothing: smoothing as f32 },
+        Targets {
+            labels: batch.labels.clone(),
+            padding,
+            smoothing: smoothing as f32,
+            weights: batch
+                .weights
+                .iter()
+                .flat_map(|weight| std::iter::repeat_n(*weight, batch.target_length))
+                .collect(),
+        },
     )
 }
 

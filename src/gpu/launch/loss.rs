@@ -15,10 +15,11 @@ const LOGITS: usize = 8;
 const HELD: usize = 8;
 
 impl Kernels {
-    /// The losses [rows, 2] of rows of logits, which become their gradient where it is wanted.
+    /// The losses [rows, 2] of rows of logits, which become their gradient where it is wanted. `weights` [rows], by which the smoothed
+    /// losses are multiplied, may be [`Address::NONE`], for 1.
     pub fn smoothed_loss(
         &self,
-        [logits, losses, labels]: [Address; 3],
+        [logits, losses, labels, weights]: [Address; 4],
         smoothing: f32,
         [rows, vocabulary, stride]: [usize; 3],
         gradient: bool,
@@ -28,7 +29,7 @@ impl Kernels {
         let held_by_half = HELD * LOGITS * (WARPS / 2 * WARP) as usize;
         let warps = if vocabulary <= held_by_half { WARPS / 2 } else { WARPS };
         let (rows, vocabulary, stride, gradient) = (rows as u32, vocabulary as u32, stride as u32, u32::from(gradient));
-        let arguments = arguments![logits, losses, labels, smoothing, vocabulary, stride, gradient];
+        let arguments = arguments![logits, losses, labels, weights, smoothing, vocabulary, stride, gradient];
         // SAFETY: the types are those of `smoothed_loss` in loss.cu.
         unsafe {
             self.queue.launch(

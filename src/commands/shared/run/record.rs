@@ -17,13 +17,20 @@ pub type Values = BTreeMap<String, String>;
 const SCHEDULE: &str = "train.schedule.";
 /// The weights of the corpora.
 pub const WEIGHTS: &str = "data.train.weight";
+/// Whether the pairs of the corpora have weights; the checksum of the text tells which.
+const WEIGHTS_OF_PAIRS: &str = "data.train.weights";
 
-/// The values of all keys as TOML, by dotted name. Of the training corpora, which may be moved, only the weights.
+/// The values of all keys as TOML, by dotted name. Of the training corpora, which may be moved, only the weights, and whether their
+/// pairs have weights.
 pub fn values(config: &Config) -> Values {
     let mut values = config::values(config);
     values.remove("data.train");
     let weights = config.data.train.iter().map(|corpus| corpus.weight).collect::<Vec<_>>();
     values.insert(WEIGHTS.to_owned(), format!("{weights:?}"));
+    let of_pairs: Vec<bool> = config.data.train.iter().map(|corpus| corpus.weights.is_some()).collect();
+    if of_pairs.contains(&true) {
+        values.insert(WEIGHTS_OF_PAIRS.to_owned(), format!("{of_pairs:?}"));
+    }
     values
 }
 
@@ -163,13 +170,13 @@ pub fn refuse_other_model(config: &Config, run: &Path, directory: &Path) -> Resu
 mod tests {
     use super::*;
     use crate::metrics::Tokenize;
+    use crate::train::best::Judged;
     use crate::train::schedule::{Decay, ScheduleConfig};
 
     #[test]
     fn only_what_changes_a_model_makes_it_another() {
         let old = Config::default();
         let mut new = old.clone();
-    use crate::train::best::Judged;
         new.model.dropout = 0.5;
         new.model.activation_dropout = 0.5;
         new.model.max_length += 1;
