@@ -114,7 +114,7 @@ fn operations(criterion: &mut Criterion) {
         });
         both("norm", &|| norm::run(&x, &norm(), &mode).unwrap());
         both("projection and loss", &|| {
-            let targets = Targets { labels: ids.clone(), padding: 0, smoothing: 0.1 };
+            let targets = Targets { labels: ids.clone(), padding: 0, smoothing: 0.1, ..Targets::default() };
             loss::run(&x, &projection(&parameters, "table"), &targets, None, &mode).unwrap().0
         });
         both("embedding", &|| {

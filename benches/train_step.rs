@@ -186,7 +186,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let lengths = Arc::new(vec![length as u32; batch]);
         let (source, target, labels) = (ids(), ids(), ids());
         let sequences = |ids| Sequences { ids, lengths: lengths.clone(), length };
-        (sequences(source), sequences(target), Targets { labels, padding: 0, smoothing: 0.1 })
+        (sequences(source), sequences(target), Targets { labels, padding: 0, smoothing: 0.1, ..Targets::default() })
     };
     let batches: Vec<_> = (0..args.warmup + args.updates).map(|_| batch_of()).collect();
     let mut timing = Timing { backend: &mut *backend, optimizer: &mut optimizer, seen: 0 };

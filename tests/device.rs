@@ -52,7 +52,8 @@ fn sequences(lengths: &[u32], name: &str) -> Sequences {
 /// Loss and gradients of one training pass.
 fn pass(model: &Transformer, implementation: Implementation) -> (f64, Vec<f32>) {
     let (source, target) = (sequences(&[7, 3, 1, 5], "source"), sequences(&[2, 6, 1, 4], "target"));
-    let targets = Targets { labels: sequences(&target.lengths, "labels").ids, padding: 0, smoothing: 0.1 };
+    let targets =
+        Targets { labels: sequences(&target.lengths, "labels").ids, padding: 0, smoothing: 0.1, ..Targets::default() };
     model.parameters().clear_gradients().unwrap();
     let mode = Mode { training: Some(11), implementation };
     let (loss, sums) = model.loss(&source, &target, &targets, &mode).unwrap();

@@ -8,7 +8,7 @@ use common::{every_option, random_sequences, relative_error, small_model, with_d
 use mt::config::{
     Activation, ModelConfig, NormKind, NormPlacement, OptimizerConfig, PaddingMask, PositionKind, Sinusoid, Tie,
 };
-use mt::model::{Transformer, Vocabulary};
+use mt::model::{Sequences, Transformer, Vocabulary};
 use mt::ops::loss::Targets;
 use mt::ops::{Implementation, Mode};
 use mt::rng::Stream;
@@ -36,12 +36,55 @@ fn pass(model: &Transformer, source: &[u32], target: &[u32], mode: &Mode) -> (f6
     let source_vocabulary = model.vocabulary().source;
     let (source, target) =
         (random_sequences(source, source_vocabulary, "source"), random_sequences(target, TARGET, "target"));
-    let targets =
-        Targets { labels: random_sequences(&target.lengths, TARGET, "labels").ids, padding: 0, smoothing: 0.1 };
+    let targets = Targets {
+        labels: random_sequences(&target.lengths, TARGET, "labels").ids,
+        padding: 0,
+        smoothing: 0.1,
+        ..Targets::default()
+    };
     model.parameters().clear_gradients().unwrap();
     let (loss, sums) = model.loss(&source, &target, &targets, mode).unwrap();
     loss.backward().unwrap();
     (sums.smoothed, model.parameters().gradients().to_vec1().unwrap())
+}
+
+/// The loss of a batch of weighted pairs is the sum of theirs alone, each times its weight, and so are the gradients.
+#[test]
+fn weights_multiply_what_each_pair_adds() {
+    let model = model(&small_model());
+    let lengths = [[7u32, 2], [3, 6], [1, 1], [5, 4]];
+    let of = |pairs: &[usize], weights: &[f32], implementation| {
+        let side = |side: usize, vocabulary: usize, name: &str| {
+            let all = random_sequences(&lengths.map(|lengths| lengths[side]), vocabulary, name);
+            let longest = pairs.iter().map(|&pair| lengths[pair][side] as usize).max().unwrap();
+            let row = |&pair: &usize| all.ids[pair * all.length..][..longest].to_vec();
+            let lengths: Vec<u32> = pairs.iter().map(|&pair| lengths[pair][side]).collect();
+            Sequences { ids: pairs.iter().flat_map(row).collect(), lengths: lengths.into(), length: longest }
+        };
+        let (source, target) = (side(0, model.vocabulary().source, "source"), side(1, TARGET, "target"));
+        let weights = weights.iter().flat_map(|weight| vec![*weight; target.length]).collect();
+        let labels = side(1, TARGET, "labels").ids;
+        let targets = Targets { labels, padding: 0, smoothing: 0.1, weights };
+        model.parameters().clear_gradients().unwrap();
+        let mode = Mode { training: Some(11), implementation };
+        let (loss, sums) = model.loss(&source, &target, &targets, &mode).unwrap();
+        loss.backward().unwrap();
+        (sums, model.parameters().gradients().to_vec1::<f32>().unwrap())
+    };
+    let weights = [0.5, 3.0, 1.0, 0.0];
+    for implementation in [Implementation::Fused, Implementation::Reference] {
+        let (all, gradients) = of(&[0, 1, 2, 3], &weights, implementation);
+        let (mut smoothed, mut nll, mut sum) = (0.0, 0.0, vec![0f32; gradients.len()]);
+        for (pair, weight) in weights.into_iter().enumerate() {
+            let (alone, gradients) = of(&[pair], &[], implementation);
+            smoothed += f64::from(weight) * alone.smoothed;
+            nll += alone.nll;
+            sum.iter_mut().zip(&gradients).for_each(|(sum, gradient)| *sum += weight * gradient);
+        }
+        // Sums of float32 in another order.
+        assert!((all.smoothed - smoothed).abs() < 1e-4 * smoothed && (all.nll - nll).abs() < 1e-4 * nll, "{all:?}");
+        assert!(relative_error(&gradients, &sum) < 1e-4);
+    }
 }
 
 /// Trained in bfloat16, a model is judged in float32.
@@ -54,7 +97,8 @@ fn evaluation_does_not_depend_on_the_precision_of_training() {
         model.initialise(3).unwrap();
         let sequences = |lengths: &[u32], name: &str| random_sequences(lengths, SOURCE, name);
         let (source, target) = (sequences(&[7, 3, 1], "source"), sequences(&[2, 6, 1], "target"));
-        let targets = Targets { labels: sequences(&[2, 6, 1], "labels").ids, padding: 0, smoothing: 0.1 };
+        let targets =
+            Targets { labels: sequences(&[2, 6, 1], "labels").ids, padding: 0, smoothing: 0.1, ..Targets::default() };
         model.loss(&source, &target, &targets, mode).unwrap().1.smoothed
     };
     let of = |mode: &Mode| [DType::F32, DType::BF16].map(|compute| loss(compute, mode));
@@ -197,7 +241,12 @@ fn the_loss_honours_its_incoming_gradient() {
     let model = model(&small_model());
     let mode = Mode::training(1);
     let (source, target) = (random_sequences(&[5, 3], TARGET, "source"), random_sequences(&[4, 6], TARGET, "target"));
-    let targets = Targets { labels: random_sequences(&[4, 6], TARGET, "labels").ids, padding: 0, smoothing: 0.1 };
+    let targets = Targets {
+        labels: random_sequences(&[4, 6], TARGET, "labels").ids,
+        padding: 0,
+        smoothing: 0.1,
+        ..Targets::default()
+    };
     let gradients = |scale: f64| -> Vec<f32> {
         model.parameters().clear_gradients().unwrap();
         let (loss, _) = model.loss(&source, &target, &targets, &mode).unwrap();
@@ -240,7 +289,7 @@ fn each_kind_of_dropout_acts_in_its_sub_layers() {
                 let sequences = |lengths: &[u32], name: &str| random_sequences(lengths, SOURCE, name);
                 let (source, target) = (sequences(&[7, 3, 1, 5], "source"), sequences(&[2, 6, 1, 4], "target"));
                 let labels = sequences(&[2, 6, 1, 4], "labels").ids;
-                let targets = Targets { labels, padding: 0, smoothing: 0.1 };
+                let targets = Targets { labels, padding: 0, smoothing: 0.1, ..Targets::default() };
                 model.loss(&source, &target, &targets, mode).unwrap().1.smoothed
             };
             let change = (loss(&Mode::training(11)) - loss(&Mode::INFERENCE)).abs();

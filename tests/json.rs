@@ -82,5 +82,8 @@ fn results_have_the_documented_keys() {
         ["train.save_every=1", "train.max_skipped=0", "train.schedule.learning_rate=1e30", "train.max_updates=16"];
     project.train(&[&["--resume", "--force"], &sets(&hot)[..]].concat());
     look_at_log();
-    assert_eq!(seen, ["back", "change", "final", "monitor", "skip", "train", "valid"].map(str::to_owned).into());
+    assert_eq!(
+        seen,
+        ["back", "candidate", "change", "final", "monitor", "skip", "train", "valid"].map(str::to_owned).into()
+    );
 }

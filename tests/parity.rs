@@ -79,7 +79,8 @@ fn label_smoothing_equals_pytorch() {
     let labels = golden.ids("input.labels");
     let real = labels.iter().filter(|&&y| y != 0).count() as f64;
     for smoothing in ["0.0", "0.1", "0.2"] {
-        let targets = Targets { labels: labels.clone(), padding: 0, smoothing: smoothing.parse().unwrap() };
+        let targets =
+            Targets { labels: labels.clone(), padding: 0, smoothing: smoothing.parse().unwrap(), ..Targets::default() };
         let logits = candle_core::Var::from_tensor(&logits).unwrap();
         let (loss, sums) = loss::reference(&logits, &targets, None).unwrap();
         let want = golden.floats(&format!("output.loss.{smoothing}"))[0] as f64;

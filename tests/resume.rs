@@ -734,30 +734,15 @@ fn a_forced_change_without_an_update_can_be_taken_back() {
     let project = Project::new();
     succeeds(&project.train(&["--set", "train.average_last=0"]));
     let resume = ["--resume", "--set", "train.average_last=2"];
-    let final_model = || project.log("runs/small").pop().unwrap()["model"].as_str().unwrap().to_owned();
+    let models = |event: &str| -> Vec<String> {
+        let entries = project.logged("runs/small", event).into_iter();
+        entries.map(|entry| entry["model"].as_str().unwrap().to_owned()).collect()
+    };
     succeeds(&project.train(&[&resume[..], &["--force", "--set", "model.activation=swish"]].concat()));
-    assert_eq!(final_model(), "last, update 12");
+    assert_eq!((models("candidate"), models("final")), (vec![], vec!["last, update 12".to_owned()]));
     fails(&project.train(&[&resume[..], &["--set", "model.activation=swish"]].concat()), 2, &["up to update 12"]);
     succeeds(&project.train(&resume));
-    assert_eq!(final_model(), "average of the last 2 checkpoints");
-}
-
-/// Of a loss that falls all the time, the mean of all checkpoints is behind the last.
-#[test]
-fn a_better_checkpoint_than_the_final_model_is_named() {
-    let project = Project::new();
-    let every = ["train.save_every=1", "valid.every=1", "valid.metric=loss"].map(|key| ["--set", key]).concat();
-    let train = |run: &str, last: &str| {
-        let args = [&["train", "--config", "small.toml", "--run-dir", run, "--set", last], &every[..]].concat();
-        let output = project.mt(&args);
-        succeeds(&output);
-        stderr(&output)
-    };
-    let said = train("all", "train.average_last=12");
-    assert!(said.contains("note: update 12 was better (loss "), "{said}");
-    // More than `train.keep`: those that the mean needs are kept too.
-    assert!(said.contains("average of the last 12 checkpoints"), "{said}");
-    assert!(!train("none", "train.average_last=0").contains("was better"));
+    assert_eq!(models("candidate")[0], "average of the last 2 checkpoints");
 }
 
 /// What the learning rate does in a report is explained there, once, however often the run was killed.
@@ -1287,11 +1272,11 @@ fn a_run_is_replaced_where_it_is() {
     assert!(!project.path("runs/small/.checkpoints.old").exists() && checkpoints.is_dir());
 }
 
-/// Too few updates to go back, and a mean of models, which is not chosen by validation.
+/// Too few updates to go back, and no model that was validated before.
 #[test]
 fn a_run_that_ends_with_a_useless_model_fails() {
     let project = Project::new();
-    succeeds(&project.train(&[]));
+    succeeds(&project.train(&["--set", "valid.every=0"]));
     let spoilt = ["--resume", "--set", "train.max_updates=13", "--set", "train.schedule.learning_rate=1e30"];
     fails(
         &project.train(&spoilt),
@@ -1300,7 +1285,11 @@ fn a_run_that_ends_with_a_useless_model_fails() {
     );
     // Again, it has not become a success.
     fails(&project.train(&spoilt), 1, &["training has diverged"]);
-    succeeds(&project.mt(&["translate", "--model", "runs/small", "--checkpoint", "best", "a dog"]));
+    succeeds(&project.mt(&["translate", "--model", "runs/small", "--checkpoint", "12", "a dog"]));
+    // If there is one, it becomes the final model.
+    succeeds(&project.train(&["--run-dir", "sound"]));
+    succeeds(&project.train(&[&["--run-dir", "sound"], &spoilt[..]].concat()));
+    assert_eq!(project.logged("sound", "final")[0]["model"], "best, update 12");
 }
 
 /// If several processes write the same directory, one does and the others report that it exists.
@@ -1364,7 +1353,8 @@ fn what_fine_tuning_begins_with_is_validated() {
     assert_eq!(file(&project, "parts", "model.safetensors"), file(&project, "spoilt", "model.safetensors"));
     // Averages are of what training has made.
     train("mean", &sets(&["train.average_last=9", "train.save_every=2"]));
-    assert_eq!(made_of("mean"), "average of the last 2 checkpoints");
+    assert_eq!(project.logged("mean", "candidate")[0]["model"], "average of the last 2 checkpoints");
+    assert_eq!(made_of("mean"), "best, update 0");
     // It can be left out, and be had without another model.
     train("without", &["--set", "valid.on_start=false"]);
     assert_eq!(validations("without")[0], (at_2.0, Some(true)));
@@ -1419,6 +1409,21 @@ fn models_are_averaged_by_their_weights() {
         succeeds(&output);
         assert_eq!(stderr(&output).contains("warning: these models have little in common"), is_apart, "{other}");
     }
+    // How long sequences may be is no weight, unless positions are learned.
+    let longer = sets(&["train.init=runs/small", "train.max_updates=1", "valid.every=0", "model.max_length=512"]);
+    succeeds(&project.train(&[&["--run-dir", "longer"], &longer[..]].concat()));
+    let output = project.mt(&["average", "runs/small", "longer", "--out", "both"]);
+    succeeds(&output);
+    assert!(stderr(&output).contains("comes first: `model.max_length` = 1024"), "{}", stderr(&output));
+    succeeds(&project.mt(&["translate", "--model", "both", "a dog"]));
+    let learned = |run: &str, max_length: &str| {
+        let keys = ["model.positions=learned", "train.max_updates=1", "valid.every=0", max_length];
+        succeeds(&project.train(&[&["--run-dir", run], &sets(&keys)[..]].concat()));
+    };
+    learned("short", "model.max_length=128");
+    learned("long", "model.max_length=256");
+    let says = ["`model.max_length` is 256 instead of 128", "--> long"];
+    fails(&average(&["short", "long", "--out", "no"]), 1, &says);
     // A checkpoint is a model, too.
     let checkpoint = "runs/small/checkpoints/step-00000004";
     succeeds(&average(&[checkpoint, "tuned", "--out", "other"]));
@@ -1426,7 +1431,7 @@ fn models_are_averaged_by_their_weights() {
         (&["runs/small", "tuned", "--weights", "1", "--out", "no"][..], 2, "--weights has 1 number for 2 models"),
         (&["runs/small", "tuned", "--weights", "1,-1", "--out", "no"], 2, "--weights are positive numbers"),
         (&["runs/small", "tuned", "--last", "2", "--out", "no"], 2, "of one run, but several are named"),
-        (&["runs/small", "--out", "no"], 2, "--last N or --checkpoints"),
+        (&["runs/small", "--out", "no"], 2, "--last N, --best N or --checkpoints"),
         (&["runs/small", "nowhere", "--out", "no"], 1, "there is no such directory"),
     ] {
         fails(&average(args), code, &[says]);

@@ -70,8 +70,9 @@ fn the_optimizer_is_as_configured_and_its_gradients_are_clipped() {
 fn an_exponential_average_is_what_is_validated_saved_and_kept() {
     let project = Project::new();
     train(&project, "run", &["train.exponential_average=0.9", "train.average_last=0"]);
-    let averaged = model(&project, "run");
-    assert_eq!(averaged, file(&project, "run", "checkpoints/step-00000012/model.safetensors"));
+    let averaged = file(&project, "run", "checkpoints/step-00000012/model.safetensors");
+    train(&project, "alone", &["train.exponential_average=0.9", "train.average_last=0", "valid.every=0"]);
+    assert_eq!(model(&project, "alone"), averaged);
     let state = file(&project, "run", "checkpoints/step-00000012/optimizer.safetensors");
     // The two files have the parameters in different orders.
     let sorted = |mut numbers: Vec<f32>| {
@@ -236,4 +237,256 @@ fn further_sets_are_scored_and_decide_nothing() {
     fails(&project.train(&["--run-dir", "none", "--set", missing]), 1, &["nowhere.en"]);
     let twice = "data.monitor=[{ source = 'news.en', target = 'news.de' }, { source = 'news.de', target = 'news.en' }]";
     fails(&project.train(&["--run-dir", "none", "--set", twice]), 2, &["two sets of `data.monitor` are called news"]);
+}
+
+/// The mean of all checkpoints of a loss that falls all the time is behind the last: it is tried, and not taken.
+#[test]
+fn the_final_model_is_chosen_by_validation() {
+    let project = Project::new();
+    let keys = ["train.save_every=1", "valid.every=1", "valid.metric=loss", "train.average_last=12"];
+    let args = ["train", "--config", "small.toml", "--run-dir", "run", "--json"];
+    let output = project.mt(&[&args[..], &sets(&keys)].concat());
+    succeeds(&output);
+    let said = stderr(&output);
+    let tried = project.logged("run", "candidate");
+    let names: Vec<&str> = tried.iter().map(|entry| entry["model"].as_str().unwrap()).collect();
+    let mean = |count: u32| format!("average of the last {count} checkpoints");
+    assert_eq!(names, [&mean(12), &mean(6), &mean(3), "best, update 12"]);
+    let chosen: Vec<bool> = tried.iter().map(|entry| entry["chosen"].as_bool().unwrap()).collect();
+    assert_eq!(chosen, [false, false, false, true]);
+    let losses: Vec<f64> = tried.iter().map(|entry| number(entry, "loss")).collect();
+    assert!(losses[..3].is_sorted_by(|a, b| a > b) && losses[3] < losses[2], "{losses:?}");
+    for (name, entry) in names.iter().zip(&tried) {
+        assert!(said.contains(&format!("  {name}: loss {:.3}", number(entry, "loss"))), "{said}");
+    }
+    assert!(said.contains("note: best, update 12 is better than average of the last 12 checkpoints"), "{said}");
+    let made = project.log("run").pop().unwrap();
+    assert_eq!((&made["event"], &made["model"]), (&"final".into(), &"best, update 12".into()));
+    assert_eq!(model(&project, "run"), file(&project, "run", "checkpoints/step-00000012/model.safetensors"));
+    let result: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let told = result["candidates"].as_array().unwrap();
+    assert!(told.len() == 4 && told.iter().zip(&tried).all(|(told, entry)| told["loss"] == entry["loss"]), "{result}");
+    // Without a validation set, there is nothing to choose by.
+    train(&project, "alone", &["train.save_every=1", "valid.every=0", "train.average_last=12"]);
+    succeeds(&project.mt(&["average", "alone", "--last", "12", "--out", "mean"]));
+    assert!(model(&project, "alone") == model(&project, "mean") && project.logged("alone", "candidate").is_empty());
+    // Of fewer checkpoints than are asked for, all; and once a mean is the better model, it is the final one.
+    let keys =
+        ["train.average_last=99", "train.schedule.learning_rate=0.05", "valid.metric=loss", "train.max_updates=60"];
+    train(&project, "noisy", &[&keys[..], &["valid.every=60", "train.keep=99"]].concat());
+    let tried = project.logged("noisy", "candidate");
+    let best = tried.iter().min_by(|a, b| number(a, "loss").total_cmp(&number(b, "loss"))).unwrap();
+    assert_eq!(tried[0]["model"], mean(15).as_str());
+    assert!(best["chosen"] == true && best["model"].as_str().unwrap().starts_with("average of the last "), "{tried:?}");
+    assert_eq!(project.logged("noisy", "final")[0]["loss"], best["loss"]);
+}
+
+/// With an exponential average, that and what it is an average of compete.
+#[test]
+fn an_exponential_average_competes_with_what_it_is_made_of() {
+    let project = Project::new();
+    train(&project, "run", &["train.exponential_average=0.99", "train.average_last=2", "valid.metric=loss"]);
+    let tried = project.logged("run", "candidate");
+    let names: Vec<&str> = tried.iter().map(|entry| entry["model"].as_str().unwrap()).collect();
+    let without = "last, update 12, without the exponential average";
+    assert_eq!(names, ["average of the last 2 checkpoints", "exponential average", without]);
+    // The loss falls: what looks back is behind.
+    let losses: Vec<f64> = tried.iter().map(|entry| number(entry, "loss")).collect();
+    assert!(losses[2] < losses[1] && losses[1] < losses[0], "{losses:?}");
+    let state = file(&project, "run", "checkpoints/step-00000012/optimizer.safetensors");
+    let sorted = |mut numbers: Vec<f32>| {
+        numbers.sort_by(f32::total_cmp);
+        numbers
+    };
+    assert_eq!(sorted(tensor(&state, "training.values")), sorted(floats(&model(&project, "run"))));
+}
+
+/// The scores of six lines that are hardly translated are noise: the loss decides, also after a kill.
+#[test]
+fn noise_does_not_choose_the_best_model() {
+    let project = Project::new();
+    let keys = ["valid.every=1", "train.max_updates=9", "train.save_every=4", "train.average_last=3"];
+    train(&project, "whole", &keys);
+    let validations = |run: &str| -> Vec<(Value, Value, bool)> {
+        let of = |entry: Value| (entry["bleu"].clone(), entry["loss"].clone(), entry["best"] == true);
+        project.logged(run, "valid").into_iter().map(of).collect()
+    };
+    let all = validations("whole");
+    let mut lowest = f64::INFINITY;
+    for (bleu, loss, is_best) in &all {
+        assert!(bleu.as_f64().unwrap() < 10.0, "{all:?}");
+        assert_eq!(*is_best, loss.as_f64().unwrap() < lowest, "{all:?}");
+        lowest = lowest.min(loss.as_f64().unwrap());
+    }
+    train(&project, "parts", &[&keys[..], &["train.max_updates=5"]].concat());
+    let more = [&["--run-dir", "parts", "--resume"], &sets(&keys)[..]].concat();
+    succeeds(&project.train(&more));
+    assert_eq!(validations("parts"), all);
+    assert_eq!(model(&project, "parts"), model(&project, "whole"));
+    assert_eq!(project.logged("parts", "candidate"), project.logged("whole", "candidate"));
+}
+
+#[test]
+fn the_best_checkpoints_are_kept_and_averaged() {
+    let project = Project::new();
+    let keys = ["valid.metric=loss", "valid.every=2", "train.save_every=100", "train.keep=1", "train.keep_best=3"];
+    // The loss falls at first, and then the model is spoilt.
+    train(&project, "run", &[&keys[..], &["train.max_updates=8"]].concat());
+    let worse = ["train.max_updates=14", "train.schedule.learning_rate=1"];
+    succeeds(&project.train(&[&["--run-dir", "run", "--resume"], &sets(&[&keys[..], &worse].concat())[..]].concat()));
+    let entries = std::fs::read_dir(project.path("run/checkpoints")).unwrap();
+    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["step-00000004", "step-00000006", "step-00000008", "step-00000014"]);
+    let info = stdout(&project.mt(&["info", "run"]));
+    assert!(info.contains("next best, kept too: updates 6, 4"), "{info}");
+    let average = |chosen: &[&str]| project.mt(&[&["average", "run", "-q"], chosen].concat());
+    succeeds(&average(&["--best", "2", "--out", "best"]));
+    succeeds(&average(&["--checkpoints", "6,8", "--out", "named"]));
+    assert_eq!(model(&project, "best"), model(&project, "named"));
+    let says = ["--best 4: the run has kept 3 checkpoints", "give a number from 1 to 3"];
+    fails(&average(&["--best", "4", "--out", "no"]), 2, &says);
+    fails(&average(&["--best", "2", "--last", "2", "--out", "no"]), 2, &["cannot be used with"]);
+}
+
+#[test]
+fn patience_counts_from_an_update_on() {
+    let project = Project::new();
+    let keys = ["valid.every=1", "valid.metric=loss", "valid.patience=2", "train.schedule.learning_rate=0.5"];
+    let ends = |run: &str, more: &[&str]| -> u64 {
+        let max = ["train.max_updates=40", "train.average_last=0"];
+        train(&project, run, &[&keys[..], &max, more].concat());
+        project.log(run).pop().unwrap()["update"].as_u64().unwrap()
+    };
+    let soon = ends("soon", &[]);
+    assert!(soon < 10, "{soon}");
+    let best = project.logged("soon", "valid").iter().filter(|entry| entry["best"] == true).count() as u64;
+    let later = ends("later", &["valid.patience_after=12"]);
+    // Those of updates 12 and 13 are the first two that count, if none of them is the best.
+    let validations = project.logged("later", "valid");
+    let since = validations.iter().rposition(|entry| entry["best"] == true).unwrap() as u64 + 1;
+    assert_eq!(later, since.max(11) + 2, "{best}");
+    let stale: Vec<u64> = validations.iter().map(|entry| entry["stale"].as_u64().unwrap()).collect();
+    assert!(stale[..11].iter().all(|stale| *stale == 0), "{stale:?}");
+    // A run that has ended goes on if patience is to count later.
+    let more = [&keys[..], &["train.max_updates=40", "train.average_last=0", "valid.patience_after=12"]].concat();
+    succeeds(&project.train(&[&["--run-dir", "soon", "--resume"], &sets(&more)[..]].concat()));
+    assert_eq!(project.log("soon").pop().unwrap()["update"].as_u64(), Some(later));
+}
+
+/// A corpus whose pairs have these weights.
+fn weighted(project: &Project, weights: &str) -> String {
+    project.write("train.weights", weights);
+    "data.train=[{source='train.en', target='train.de', weights='train.weights'}]".to_owned()
+}
+
+#[test]
+fn a_weight_multiplies_the_loss_of_a_pair() {
+    let project = Project::new();
+    let keys = ["valid.every=0", "train.average_last=0", "train.max_updates=3", "model.dropout=0"];
+    let train = |run: &str, weights: Option<String>, more: &[&str]| {
+        let corpus = weights.map(|weights| weighted(&project, &weights));
+        train(&project, run, &[&keys[..], &corpus.as_deref().into_iter().collect::<Vec<_>>(), more].concat());
+        project.logged(run, "train")
+    };
+    let plain = train("plain", None, &[]);
+    // Weights of 1 change nothing, to the last bit.
+    let ones = train("ones", Some("1\n".repeat(120)), &[]);
+    assert_eq!(model(&project, "ones"), model(&project, "plain"));
+    assert_eq!(ones[2]["loss"], plain[2]["loss"]);
+    // Adam's steps do not depend on the scale of gradients, but the loss and the gradient's norm do; the perplexity has no weights.
+    let twos = train("twos", Some("2.0\n".repeat(120)), &[]);
+    assert_eq!(number(&twos[0], "loss"), 2.0 * number(&plain[0], "loss"));
+    assert!(relative(number(&twos[0], "gradient_norm"), 2.0 * number(&plain[0], "gradient_norm")) < 1e-5);
+    assert_eq!(twos[0]["perplexity"], plain[0]["perplexity"]);
+    // Pairs of weight 0 have no part in the loss, and every second pair is one.
+    let halves = train("halves", Some("1\n0\n".repeat(60)), &["train.batch_tokens=100000", "train.max_updates=1"]);
+    let all = train("all", None, &["train.batch_tokens=100000", "train.max_updates=1"]);
+    let share = number(&halves[0], "loss") / number(&all[0], "loss");
+    assert!((share - 0.5).abs() < 0.1, "{share}");
+    assert_eq!(
+        (&halves[0]["target_tokens"], &halves[0]["perplexity"]),
+        (&all[0]["target_tokens"], &all[0]["perplexity"])
+    );
+}
+
+/// They stay with their pairs where others are dropped, where text is cut anew in each epoch, from the cache, and compressed.
+#[test]
+fn weights_stay_with_their_pairs() {
+    let project = Project::new();
+    let line = |i: usize| format!("the cat {}sleeps", "very ".repeat(i % 9));
+    let text = |of: &dyn Fn(usize) -> bool| (0..90).filter(|i| of(*i)).map(|i| line(i) + "\n").collect::<String>();
+    let weight = |i: usize| format!("{}\n", (i * 7 % 5) as f64 / 2.0);
+    let kept = |i: usize| i % 9 < 4;
+    let train = |run: &str, of: &dyn Fn(usize) -> bool, more: &[&str]| {
+        project.write("train.en", text(of));
+        project.write("train.de", text(of));
+        let weights = weighted(&project, &(0..90).filter(|i| of(*i)).map(weight).collect::<String>());
+        let keys =
+            ["data.max_length=16", "valid.every=0", "train.max_updates=6", "tokenizer.path=tokenizer.json", &weights];
+        train(&project, run, &[&keys[..], more].concat());
+        (project.logged(run, "train").pop().unwrap()["loss"].clone(), model(&project, run))
+    };
+    train_tokenizer(&project);
+    let all = train("all", &|_| true, &[]);
+    assert_eq!(train("kept", &kept, &[]), all, "the longer pairs are dropped");
+    assert_ne!(train("long", &|_| true, &["data.max_length=100"]), all);
+    assert_eq!(train("cached", &|_| true, &["data.cache_above=0"]), all);
+    assert_eq!(train("again", &|_| true, &["data.cache_above=0"]), all);
+    let weights = "data.train=[{source='train.en', target='train.de', weights='train.weights.gz'}]";
+    let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut gz, &file(&project, "", "train.weights")).unwrap();
+    project.write("train.weights.gz", gz.finish().unwrap());
+    assert_eq!(train("packed", &|_| true, &[weights]), all);
+}
+
+/// A tokenizer that does not depend on the text of a test.
+fn train_tokenizer(project: &Project) {
+    train(project, "first", &["train.max_updates=1", "valid.every=0"]);
+    std::fs::copy(project.path("first/tokenizer.json"), project.path("tokenizer.json")).unwrap();
+}
+
+#[test]
+fn bad_weights_are_named_with_file_and_line() {
+    let project = Project::new();
+    let ones = |count: usize| "1\n".repeat(count);
+    for (weights, says) in [
+        (ones(40) + "NaN\n" + &ones(79), ["a weight cannot be NaN", "train.weights:41"]),
+        (ones(2) + "-1\n" + &ones(117), ["a weight cannot be -1", "train.weights:3"]),
+        (ones(119), ["there are 119 weights, but ", "train.weights:120"]),
+        (ones(121), ["there are 121 weights, but ", "train.weights:121"]),
+    ] {
+        let corpus = weighted(&project, &weights);
+        fails(&project.train(&sets(&[&corpus])), 1, &says);
+        let check = ["check", "--config", "small.toml", "--set", &corpus];
+        fails(&project.mt(&check), 1, &says);
+        fails(&project.mt(&["prepare", "--config", "small.toml", "--set", &corpus]), 1, &says);
+        assert!(!project.path("runs").exists());
+    }
+    let corpus = weighted(&project, "1\n");
+    std::fs::remove_file(project.path("train.weights")).unwrap();
+    fails(&project.train(&sets(&[&corpus])), 1, &["train.weights"]);
+    let hub = "data.train=[{hub='a/b', split='train', source='en', target='de', weights='train.weights'}]";
+    fails(&project.train(&sets(&[hub])), 2, &["`data.train[0].weights` is a file beside the files of a corpus"]);
+    let of_valid = "data.valid={source='valid.en', target='valid.de', weights='train.weights'}";
+    fails(&project.train(&sets(&[of_valid])), 2, &["unknown key `weights`"]);
+}
+
+/// A run that goes on has the weights that it began with.
+#[test]
+fn weights_may_not_change_before_a_resume() {
+    let project = Project::new();
+    let corpus = weighted(&project, &"1\n2\n".repeat(60));
+    let keys = ["train.max_updates=4", "valid.every=0"];
+    train(&project, "run", &[&keys[..], &[&corpus]].concat());
+    let resume = |corpus: &[&str]| {
+        let keys = [&["train.max_updates=6", "valid.every=0"], corpus].concat();
+        project.train(&[&["--run-dir", "run", "--resume"], &sets(&keys)[..]].concat())
+    };
+    weighted(&project, &"2\n1\n".repeat(60));
+    fails(&resume(&[&corpus]), 2, &["the training text, or the weights of its pairs, has changed since the run began"]);
+    fails(&resume(&[]), 2, &["`data.train.weights` was [true] before and is not set now"]);
+    // The same numbers, written in another way.
+    weighted(&project, &"1.0\n 2e0\n".repeat(60));
+    succeeds(&resume(&[&corpus]));
 }

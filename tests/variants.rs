@@ -64,7 +64,7 @@ fn learns(name: &str, config: &Config) {
     let (source, target) = (sequences(&[7, 3, 1, 5], "source"), sequences(&[2, 6, 1, 4], "target"));
     let labels = sequences(&[2, 6, 1, 4], "labels").ids;
     let tokens = labels.iter().filter(|&&label| label != 0).count() as f64;
-    let targets = Targets { labels, padding: 0, smoothing: config.train.label_smoothing as f32 };
+    let targets = Targets { labels, padding: 0, smoothing: config.train.label_smoothing as f32, ..Targets::default() };
     let loss = || model.loss(&source, &target, &targets, &Mode::INFERENCE).unwrap().1.smoothed / tokens;
     let values = || model.parameters().values().to_vec1::<f32>().unwrap();
 

@@ -13,11 +13,14 @@ pub struct AverageArgs {
     /// Average this many of the checkpoints that train.save_every asked for, the last ones; the newest counts as one
     #[arg(long, value_name = "N", conflicts_with = "checkpoints")]
     pub last: Option<usize>,
+    /// Average this many of the checkpoints that train.keep_best keeps, the best ones by validation
+    #[arg(long, value_name = "N", conflicts_with_all = ["last", "checkpoints"])]
+    pub best: Option<usize>,
     /// Average the checkpoints of these updates, separated by commas
     #[arg(long, value_name = "STEP", value_delimiter = ',')]
     pub checkpoints: Vec<u64>,
     /// How much each of several models counts, such as 0.7,0.3 [default: all the same]
-    #[arg(long, value_name = "W", value_delimiter = ',', conflicts_with_all = ["last", "checkpoints"])]
+    #[arg(long, value_name = "W", value_delimiter = ',', conflicts_with_all = ["last", "best", "checkpoints"])]
     pub weights: Vec<f64>,
     /// Directory of the new model
     #[arg(long, value_name = "DIR")]

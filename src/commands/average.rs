@@ -8,10 +8,11 @@ use serde_json::json;
 use super::shared::model::{config_of, named, slots, vocabulary, write_model};
 use super::shared::output::print;
 use super::shared::run::record::refuse_other_model;
+use super::shared::run::restore;
 use crate::checkpoint::{self, Located};
 use crate::cli::{AverageArgs, Common};
-use crate::config::{self, Config, Decides};
-use crate::console::{info, message, warning};
+use crate::config::{self, Config, Decides, PositionKind};
+use crate::console::{info, message, note, warning};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::model::layout;
@@ -24,16 +25,17 @@ type Checkpoints = Vec<(u64, PathBuf)>;
 
 /// Averages checkpoints of a run, or several models, into a model directory of its own.
 pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
-    let are_named = args.last.is_some() || !args.checkpoints.is_empty();
+    let are_named = args.last.is_some() || args.best.is_some() || !args.checkpoints.is_empty();
     match &args.models[..] {
         [run] if are_named => of_run(run, args, common),
         [_] => {
             let error = Error::usage("it is not said what to average");
-            Err(error.help("of a run, --last N or --checkpoints STEP,STEP; or name several models"))
+            Err(error.help("of a run, --last N, --best N or --checkpoints STEP,STEP; or name several models"))
         }
         _ if are_named => {
-            let error =
-                Error::usage("--last and --checkpoints choose among the checkpoints of one run, but several are named");
+            let error = Error::usage(
+                "--last, --best and --checkpoints choose among the checkpoints of one run, but several are named",
+            );
             Err(error.help(
                 "name one; or several models, each by its directory (a checkpoint is runs/NAME/checkpoints/step-…)",
             ))
@@ -51,17 +53,20 @@ fn of_run(run: &Path, args: &AverageArgs, common: &Common) -> Result<()> {
     let slots = slots(parameters.entries());
     let mut flat = vec![0f32; parameters.total()];
     let average = || {
-        let chosen = match args.last {
-            Some(wanted) => last(wanted, run, &config)?,
-            None => of_updates(&args.checkpoints, run)?,
+        let chosen = match (args.last, args.best) {
+            (Some(wanted), _) => last(wanted, run, &config)?,
+            (None, Some(wanted)) => of_updates(&best(wanted, run)?, run)?,
+            (None, None) => of_updates(&args.checkpoints, run)?,
         };
         let directories: Vec<_> = chosen.iter().map(|(_, path)| path.clone()).collect();
         for directory in &directories {
             refuse_other_model(&config, run, directory)?;
         }
-        checkpoint::average(&directories, &slots, &mut flat).map(|()| chosen)
+        let weights = vec![1.0; directories.len()];
+        checkpoint::weighted_average(&directories, &weights, &slots, &mut flat).map(|likeness| (chosen, likeness))
     };
-    let chosen = checkpoint::look_again(run, |_| true, average)?;
+    let (chosen, likeness) = checkpoint::look_again(run, |_| true, average)?;
+    warn_if_apart(likeness);
     let steps: Vec<String> = chosen.iter().map(|(step, _)| step.to_string()).collect();
     let averaged = match &steps[..] {
         [step] => format!("the checkpoint of update {step}"),
@@ -73,7 +78,7 @@ fn of_run(run: &Path, args: &AverageArgs, common: &Common) -> Result<()> {
         let updates: Vec<u64> = chosen.iter().map(|(step, _)| *step).collect();
         print(json!({ "out": args.out.display().to_string(), "models": [shown(run)], "updates": updates }))?;
     }
-    info(format_args!("averaged {averaged} into {}", args.out.display()));
+    tell(&averaged, &args.out);
     Ok(())
 }
 
@@ -91,6 +96,11 @@ fn of_models(models: &[PathBuf], args: &AverageArgs, common: &Common) -> Result<
     if !differing.is_empty() {
         return Err(Error::many(differing));
     }
+    let lengths: Vec<usize> = found.iter().map(|model| model.config.model.max_length).collect();
+    if lengths.iter().any(|length| *length != lengths[0]) {
+        let (length, first) = (lengths[0], models[0].display());
+        note(format_args!("the configuration is that of {first}, which comes first: `model.max_length` = {length}"));
+    }
     let parameters = layout::layout(&config.model, vocabulary(tokenizers));
     let slots = slots(parameters.entries());
     for (model, path) in found.iter().zip(models) {
@@ -102,13 +112,7 @@ fn of_models(models: &[PathBuf], args: &AverageArgs, common: &Common) -> Result<
     let mut flat = vec![0f32; parameters.total()];
     let directories: Vec<PathBuf> = found.iter().map(|model| model.located.directory.clone()).collect();
     let likeness = checkpoint::weighted_average(&directories, &weights, &slots, &mut flat)?;
-    if likeness < TRAINED_APART {
-        warning(format_args!(
-            "these models have little in common (the mean cosine between their weights is {likeness:.2}): the mean of models \
-             trained apart is of no use. It is meant for checkpoints of one run, or a model and what it became in fine-tuning; \
-             others can translate together: mt translate --model A --model B"
-        ));
-    }
+    warn_if_apart(likeness);
     let total: f64 = weights.iter().sum();
     let part = |((model, path), weight): ((&Model, &PathBuf), &f64)| {
         format!("{:.4} of {} ({})", weight / total, path.display(), model.located.what)
@@ -120,8 +124,26 @@ fn of_models(models: &[PathBuf], args: &AverageArgs, common: &Common) -> Result<
         let models: Vec<String> = models.iter().map(|model| shown(model)).collect();
         print(json!({ "out": args.out.display().to_string(), "models": models, "updates": [] }))?;
     }
-    info(format_args!("averaged {averaged} into {}", args.out.display()));
+    tell(&averaged, &args.out);
     Ok(())
+}
+
+/// Says what was made, and that nobody knows yet how good it is.
+fn tell(averaged: &str, out: &Path) {
+    let out = out.display();
+    info(format_args!("averaged {averaged} into {out}"));
+    info(format_args!("a mean can be worse than what it is made of: `mt eval --model {out}` tells"));
+}
+
+/// Warns of models whose mean is of no use.
+fn warn_if_apart(likeness: f64) {
+    if likeness < TRAINED_APART {
+        warning(format_args!(
+            "these models have little in common (the mean cosine between their weights is {likeness:.2}): the mean of models \
+             trained apart is of no use. It is meant for checkpoints of one run whose model hardly changes any more, or a model and \
+             what it became in fine-tuning; others can translate together: mt translate --model A --model B"
+        ));
+    }
 }
 
 /// How much each model counts.
@@ -140,6 +162,20 @@ fn weights(args: &AverageArgs) -> Result<Vec<f64>> {
             .help("leave out a model that is not to count"));
     }
     Ok(weights.clone())
+}
+
+/// Whether the weights of two models mean something else if a key has another value in one of them.
+fn changes_weights(key: &str, one: &Config, other: &Config) -> bool {
+    let both = |kind: PositionKind| [one, other].iter().all(|config| config.model.positions == kind);
+    match key {
+        // Only learned positions are weights.
+        "model.max_length" => [one, other].iter().any(|config| config.model.positions == PositionKind::Learned),
+        // Learned positions have no layout.
+        "model.sinusoid" => !both(PositionKind::Learned),
+        // It decides what padding sees, on which nothing depends.
+        "model.padding_mask" => false,
+        _ => config::decides(key, Decides::Shape) || config::decides(key, Decides::Function),
+    }
 }
 
 /// One of several models.
@@ -161,10 +197,10 @@ impl Model {
 
     /// How another is not the same model with other weights.
     fn difference(&self, other: &Self) -> Option<String> {
-        let decides = |key: &str| config::decides(key, Decides::Shape) || config::decides(key, Decides::Function);
+        let is_other = |key: &str| key.starts_with("model.") && changes_weights(key, &self.config, &other.config);
         let keys = config::differences(&self.config, &other.config).into_iter();
         let keys: Vec<String> = keys
-            .filter(|(key, ..)| key.starts_with("model.") && decides(key))
+            .filter(|(key, ..)| is_other(key))
             .map(|(key, here, there)| format!("`{key}` is {there} instead of {here}"))
             .collect();
         if !keys.is_empty() {
@@ -198,6 +234,26 @@ fn last(wanted: usize, run: &Path, config: &Config) -> Result<Checkpoints> {
         return Err(Error::usage(what).at(run).help(format!("give a number from 1 to {count}")));
     }
     Ok(checkpoints.split_off(count - wanted))
+}
+
+/// The updates of the `wanted` best checkpoints that the run has kept.
+fn best(wanted: usize, run: &Path) -> Result<Vec<u64>> {
+    let newest = restore::newest(run, &|notice| message(notice))?;
+    let there = checkpoint::list(run)?;
+    let mut best = newest.map(|(state, _)| state.best_steps()).unwrap_or_default();
+    best.retain(|step| there.iter().any(|(other, _)| other == step));
+    if wanted == 0 || wanted > best.len() {
+        let (count, s) = (best.len(), if best.len() == 1 { "" } else { "s" });
+        let what = format!("--best {wanted}: the run has kept {count} checkpoint{s} as the best by validation");
+        let help = match count {
+            0 => "a run without validation has none: use --last N".to_owned(),
+            1 => "`train.keep_best` says how many training keeps; now there is only --best 1".to_owned(),
+            _ => format!("give a number from 1 to {count}; `train.keep_best` says how many training keeps"),
+        };
+        return Err(Error::usage(what).at(run).help(help));
+    }
+    best.truncate(wanted);
+    Ok(best)
 }
 
 /// The checkpoints of the updates given by flags, each once.

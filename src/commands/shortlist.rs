@@ -30,7 +30,12 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     // Only training text is used, so the other text of the model need not be there.
     let train = match (&args.src, &args.tgt) {
         (Some(source), Some(target)) => {
-            vec![CorpusConfig { location: CorpusLocation::files(source, target), tag: None, weight: 1.0 }]
+            vec![CorpusConfig {
+                location: CorpusLocation::files(source, target),
+                tag: None,
+                weight: 1.0,
+                weights: None,
+            }]
         }
         _ => loaded.config.data.train,
     };

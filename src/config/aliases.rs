@@ -95,12 +95,12 @@ const KEYS: &[(&str, &[&str])] = &[
             "keep_interval_updates",
             "keep_last_ckpts",
             "keep_last_epochs",
-            "keep_best_ckpts",
             "keep_last_params",
             "keep_checkpoint",
             "keep_checkpoints",
         ],
     ),
+    ("train.keep_best", &["keep_best_ckpts", "keep_best_checkpoints"]),
     ("train.log_every", &["log_interval", "logging_freq", "disp_freq", "report_every"]),
     ("train.seed", &["seed", "random_seed"]),
     (
@@ -124,6 +124,7 @@ const KEYS: &[(&str, &[&str])] = &[
         ],
     ),
     ("valid.patience", &["early_stopping", "early_stopping_patience", "max_num_checkpoint_not_improved"]),
+    ("valid.patience_after", &["min_updates", "min_num_updates", "min_num_epochs"]),
     (
         "valid.metric",
         &["valid_metrics", "eval_metric", "optimized_metric", "early_stopping_metric", "best_checkpoint_metric"],

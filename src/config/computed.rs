@@ -72,7 +72,7 @@ const PRESET: &[&str] = &["model.preset"];
 const WIDTHS: &[&str] = &["model.d_model", "model.heads"];
 
 /// Keys of a corpus that name its text.
-const TEXT: &[&str] = &["source", "target", "tsv"];
+const TEXT: &[&str] = &["source", "target", "tsv", "weights"];
 
 /// The model that the preset names.
 fn shape(config: &Config) -> ModelConfig {

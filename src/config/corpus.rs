@@ -21,6 +21,8 @@ pub struct CorpusConfig {
     pub tag: Option<String>,
     /// How often an epoch draws each pair: 2.0 twice, 0.5 every second pair; positive.
     pub weight: f64,
+    /// A file with a number for each pair, by which its loss is multiplied.
+    pub weights: Option<PathBuf>,
 }
 
 /// A validation or test set, or one that is monitored.
@@ -151,6 +153,8 @@ struct Stated {
     tag: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     weight: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    weights: Option<PathBuf>,
 }
 
 impl From<Stated> for CorpusLocation {
@@ -180,6 +184,7 @@ impl From<CorpusLocation> for Stated {
             target,
             tag: None,
             weight: None,
+            weights: None,
         };
         match location {
             CorpusLocation::Files { source, target } => of([source, target].map(StatedSide::Text)),
@@ -197,14 +202,14 @@ impl From<CorpusLocation> for Stated {
 
 impl From<Stated> for CorpusConfig {
     fn from(stated: Stated) -> Self {
-        let (tag, weight) = (stated.tag.clone(), stated.weight.unwrap_or(1.0));
-        Self { location: stated.into(), tag, weight }
+        let (tag, weight, weights) = (stated.tag.clone(), stated.weight.unwrap_or(1.0), stated.weights.clone());
+        Self { location: stated.into(), tag, weight, weights }
     }
 }
 
 impl From<CorpusConfig> for Stated {
     fn from(corpus: CorpusConfig) -> Self {
-        Self { tag: corpus.tag, weight: Some(corpus.weight), ..corpus.location.into() }
+        Self { tag: corpus.tag, weight: Some(corpus.weight), weights: corpus.weights, ..corpus.location.into() }
     }
 }
 
@@ -386,6 +391,12 @@ fn check_one(report: &mut Report, path: &str, table: &Table, known: Option<&Know
         }
         return;
     };
+    if let Some((_, origin)) = text("weights") {
+        let what =
+            format!("`{path}.weights` is a file beside the files of a corpus, but this is a data set of the hub");
+        let help = "leave `weights` out; or fetch the text into files, with its lines in the order of the weights, and name these";
+        report.add(origin, Error::usage(what).help(help));
+    }
     if !hub::is_repo_name(name) {
         let what = format!("`{path}.hub` cannot be \"{name}\"");
         let help = "it is the ORG/NAME of a data set, as the address of its page ends, such as \"wmt/wmt14\"";

@@ -50,6 +50,7 @@ const CORPUS: &[Key] = &[
     required("target", Kind::Side),
     key("tag", Kind::Text),
     key("weight", Kind::Number(Range::Weight)).decides(BATCHES),
+    key("weights", Kind::Corpus),
     key("tsv", Kind::Corpus),
     HUB[0],
     HUB[1],
@@ -153,6 +154,7 @@ const TRAIN: &[Key] = &[
     key("max_skipped", COUNT).on_resume(OnResume::Free),
     key("save_every", POSITIVE).on_resume(OnResume::Free),
     key("keep", POSITIVE).on_resume(OnResume::Free),
+    key("keep_best", POSITIVE).on_resume(OnResume::Free),
     key("log_every", POSITIVE).on_resume(OnResume::Free),
     key("seed", Kind::Integer { least: 0, most: i64::MAX as i128 }).decides(BATCHES),
     key("schedule", Kind::Tagged { default: "noam", variants: schedule::KINDS }).on_resume(OnResume::Noted),
@@ -166,6 +168,7 @@ const VALID: &[Key] = &[
     key("tokenize", Kind::Choice(Tokenize::NAMES)).decides(VALIDATION),
     key("beam", BEAM).on_resume(OnResume::Noted).decides(VALIDATION),
     key("patience", COUNT).on_resume(OnResume::Free),
+    key("patience_after", COUNT).on_resume(OnResume::Free),
     key("samples", COUNT).on_resume(OnResume::Free),
     key("max_sentences", COUNT).decides(VALIDATION),
 ];

@@ -2,6 +2,7 @@
 //!
 //! What a key may hold is in `schema`; a test keeps the two in step.
 
+use std::cmp::Ordering;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -207,22 +208,27 @@ choice! {
 }
 
 impl ValidMetric {
-    /// Whether a model with the value `new` and the loss `loss` is better than one with `old` and `old_loss`. The loss decides
-    /// between equal scores of translations, which are common early on, when scores are 0.
-    pub fn is_better(self, (new, loss): (f64, f64), (old, old_loss): (f64, f64)) -> bool {
+    /// The order of two values, the better one first.
+    pub fn order(self, a: f64, b: f64) -> Ordering {
         match self {
-            Self::Bleu | Self::Chrf => (new, -loss) > (old, -old_loss),
-            Self::Loss => new < old,
+            Self::Bleu | Self::Chrf => b.total_cmp(&a),
+            Self::Loss => a.total_cmp(&b),
+        }
+    }
+
+    /// Its name beside a value.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Bleu => "BLEU",
+            Self::Chrf => "chrF2",
+            Self::Loss => "loss",
         }
     }
 
     /// A value, as it is printed.
     pub fn with(self, value: f64) -> String {
-        match self {
-            Self::Bleu => format!("BLEU {value:.2}"),
-            Self::Chrf => format!("chrF2 {value:.2}"),
-            Self::Loss => format!("loss {value:.4}"),
-        }
+        let digits = if self == Self::Loss { 4 } else { 2 };
+        format!("{} {value:.digits$}", self.label())
     }
 }
 
@@ -242,6 +248,8 @@ pub struct ValidConfig {
     pub beam: usize,
     /// Stop after this many validations without an improvement; 0: never.
     pub patience: u64,
+    /// Validations before this update do not count for that.
+    pub patience_after: u64,
     /// Translations shown at each validation.
     pub samples: usize,
     /// The most sentences translated at a validation, for BLEU and chrF; 0: all. The loss is of all pairs.
@@ -257,6 +265,7 @@ impl Default for ValidConfig {
             tokenize: Tokenize::V13a,
             beam: 1,
             patience: 10,
+            patience_after: 0,
             samples: 3,
             max_sentences: 0,
         }
@@ -332,13 +341,12 @@ mod tests {
 
     #[test]
     fn higher_scores_and_lower_losses_are_better() {
-        for (metric, worse, better) in [
-            (ValidMetric::Bleu, (20.0, 2.0), (21.0, 3.0)),
-            (ValidMetric::Chrf, (20.0, 2.0), (20.0, 1.0)),
-            (ValidMetric::Loss, (3.0, 3.0), (2.0, 2.0)),
-        ] {
-            assert!(metric.is_better(better, worse) && !metric.is_better(worse, better), "{metric}");
-            assert!(!metric.is_better(better, better), "{metric}");
+        for (metric, worse, better) in
+            [(ValidMetric::Bleu, 20.0, 21.0), (ValidMetric::Chrf, 20.0, 21.0), (ValidMetric::Loss, 3.0, 2.0)]
+        {
+            assert_eq!(metric.order(better, worse), Ordering::Less, "{metric}");
+            assert_eq!(metric.order(worse, better), Ordering::Greater, "{metric}");
+            assert_eq!(metric.order(better, better), Ordering::Equal, "{metric}");
         }
     }
 }

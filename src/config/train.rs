@@ -40,6 +40,8 @@ pub struct TrainConfig {
     pub save_every: u64,
     /// Checkpoints kept; `best` and those an average needs are kept beside them.
     pub keep: usize,
+    /// The best checkpoints, by validation, are kept beside them too: this many, with `best`.
+    pub keep_best: usize,
     /// Updates between lines of the log. Loss and perplexity of a line are means over target tokens, the gradient's norm is
     /// the last update's.
     pub log_every: u64,
@@ -67,6 +69,7 @@ impl Default for TrainConfig {
             max_skipped: 10,
             save_every: 500,
             keep: 10,
+            keep_best: 1,
             log_every: 50,
             seed: 1,
             schedule: ScheduleConfig::default(),

@@ -21,7 +21,7 @@ pub struct SpecialIds {
 ///
 /// Which positions are padding follows from the lengths, never from the ids, because some model families begin targets with
 /// `<pad>`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
     /// `[B, S]`: each row `x1 … xm </s>`, then padding.
     pub source: Vec<u32>,
@@ -43,6 +43,8 @@ pub struct Batch {
     pub target_tokens: usize,
     /// Source tokens that are not padding.
     pub source_tokens: usize,
+    /// `[B]`: what each pair's loss is multiplied by; empty: by 1.
+    pub weights: Vec<f32>,
     /// `[B]`: which pairs these are, as given to [`Self::with_origin`].
     pub pairs: Vec<usize>,
     /// The epoch that they were drawn in, as given to [`Self::with_origin`].
@@ -102,6 +104,11 @@ impl Batch {
         self
     }
 
+    /// Says what each pair's loss is multiplied by; empty: by 1.
+    pub fn with_weights(self, weights: Vec<f32>) -> Self {
+        Self { weights, ..self }
+    }
+
     /// Some of the rows, trimmed to the columns that they need.
     pub fn rows(&self, rows: Range<usize>) -> Self {
         let longest = |lengths: &[u32]| lengths.iter().max().map_or(0, |length| *length as usize);
@@ -125,6 +132,7 @@ impl Batch {
             target_lengths,
             source_length,
             target_length,
+            weights: self.weights.get(rows.clone()).unwrap_or_default().to_vec(),
             pairs: self.pairs.get(rows.clone()).unwrap_or_default().to_vec(),
             epoch: self.epoch,
         }
@@ -171,7 +179,7 @@ mod tests {
     #[test]
     fn rows_are_ended_shifted_and_padded() {
         let pairs = [(vec![1, 2, 3], vec![4]), (vec![5], vec![6, 7]), (vec![], vec![])];
-        let batch = Batch::new(&pairs, &IDS).with_origin(vec![30, 10, 20], 2);
+        let batch = Batch::new(&pairs, &IDS).with_origin(vec![30, 10, 20], 2).with_weights(vec![0.5, 2.0, 0.0]);
         assert_eq!(
             batch,
             Batch {
@@ -200,6 +208,7 @@ mod tests {
                 target_length: 3,
                 target_tokens: 6,
                 source_tokens: 7,
+                weights: vec![0.5, 2.0, 0.0],
                 pairs: vec![30, 10, 20],
                 epoch: 2,
             }
@@ -209,10 +218,13 @@ mod tests {
     #[test]
     fn rows_of_a_batch_are_the_batch_of_their_pairs() {
         let pairs = [(vec![1, 2, 3], vec![4]), (vec![5], vec![6, 7]), (vec![], vec![]), (vec![9], vec![8])];
-        let batch = Batch::new(&pairs, &IDS).with_origin(vec![30, 10, 20, 40], 2);
+        let weights = [0.5, 2.0, 0.0, 1.0];
+        let batch = Batch::new(&pairs, &IDS).with_origin(vec![30, 10, 20, 40], 2).with_weights(weights.to_vec());
         for rows in [0..4, 0..2, 1..3, 2..4, 3..4, 1..1] {
             let origin = batch.pairs[rows.clone()].to_vec();
-            assert_eq!(batch.rows(rows.clone()), Batch::new(&pairs[rows], &IDS).with_origin(origin, 2));
+            let weights = weights[rows.clone()].to_vec();
+            let expected = Batch::new(&pairs[rows.clone()], &IDS).with_origin(origin, 2).with_weights(weights);
+            assert_eq!(batch.rows(rows), expected);
         }
         let sources = Batch::source_only(&[&[1, 2][..], &[3][..]], &IDS);
         assert_eq!(sources.rows(1..2), Batch::source_only(&[&[3][..]], &IDS));

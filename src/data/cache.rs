@@ -30,7 +30,7 @@ use crate::error::{Error, Result};
 use crate::file::{self, Attempt};
 
 /// To be raised when the meaning of shards or their contents changes.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// File with the checksum of tokenizers.
 const DIGEST: &str = "digest";
 /// Locked by the process that adds to an entry.

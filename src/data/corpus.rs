@@ -5,13 +5,11 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
+pub use super::block::PairBlock;
+use super::block::is_full;
 use super::text::file::{LineReader, TextFile};
+use super::weights::{WeightReader, Weights};
 use crate::error::{Error, Result};
-
-/// Most pairs of a block.
-const BLOCK_PAIRS: usize = 1 << 14;
-/// Bytes of text from which a block counts as full.
-const BLOCK_BYTES: usize = 8 << 20;
 
 /// One of the two languages of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,53 +46,11 @@ pub trait PairSource: Send + Sync {
 
     /// How often an epoch draws each pair: 2.0 twice, 0.5 every second pair. Above 0.
     fn weight(&self) -> f64;
-}
 
-/// Consecutive pairs of a corpus, in one allocation.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PairBlock {
-    text: String,
-    /// Where each line ends: source, target, source, …
-    ends: Vec<usize>,
-}
-
-impl PairBlock {
-    /// Appends a pair.
-    pub fn push(&mut self, source: &str, target: &str) {
-        for line in [source, target] {
-            self.text.push_str(line);
-            self.ends.push(self.text.len());
-        }
+    /// Whether the pairs have weights, by which their losses are multiplied ([`PairBlock::weight`]).
+    fn is_weighted(&self) -> bool {
+        false
     }
-
-    /// Number of pairs.
-    pub fn len(&self) -> usize {
-        self.ends.len() / 2
-    }
-
-    /// Whether there is no pair.
-    pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
-
-    /// Whether the next pair should begin another block.
-    pub fn is_full(&self) -> bool {
-        is_full(self.ends.len(), self.text.len())
-    }
-
-    /// Source and target of pair `index`. Panics past the end.
-    pub fn get(&self, index: usize) -> (&str, &str) {
-        (self.line(2 * index), self.line(2 * index + 1))
-    }
-
-    fn line(&self, index: usize) -> &str {
-        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
-        &self.text[start..self.ends[index]]
-    }
-}
-
-fn is_full(ends: usize, bytes: usize) -> bool {
-    ends >= 2 * BLOCK_PAIRS || bytes >= BLOCK_BYTES
 }
 
 /// A source line with a tag in front. A blank line stays as it is, since there is nothing to translate.
@@ -127,13 +83,7 @@ impl PairSource for Tagged {
     }
 
     fn blocks(&self) -> Result<Box<dyn Iterator<Item = Result<PairBlock>> + Send + '_>> {
-        let tag_block = |block: Result<PairBlock>| {
-            let (block, mut with_tags) = (block?, PairBlock::default());
-            for (source, target) in (0..block.len()).map(|index| block.get(index)) {
-                with_tags.push(&tagged(Some(&self.tag), source), target);
-            }
-            Ok(with_tags)
-        };
+        let tag_block = |block: Result<PairBlock>| Ok(block?.with_sources(|source| tagged(Some(&self.tag), source)));
         Ok(Box::new(self.corpus.blocks()?.map(tag_block)))
     }
 
@@ -143,6 +93,10 @@ impl PairSource for Tagged {
 
     fn weight(&self) -> f64 {
         self.corpus.weight()
+    }
+
+    fn is_weighted(&self) -> bool {
+        self.corpus.is_weighted()
     }
 }
 
@@ -162,6 +116,8 @@ pub struct Corpus {
     source: TextFile,
     target: TextFile,
     weight: f64,
+    /// The weights of its pairs, if it has any.
+    weights: Option<Weights>,
 }
 
 impl Corpus {
@@ -217,7 +173,36 @@ impl Corpus {
                  have broken lines at characters other than \\n; compare `wc -l` of both with their origin",
             ));
         }
-        Ok(Self { source, target, weight })
+        Ok(Self { source, target, weight, weights: None })
+    }
+
+    /// The same corpus, where each pair has the weight that the file at `path` gives it. Reads that file once.
+    ///
+    /// # Errors
+    /// As [`Weights::scan`].
+    pub fn with_weights(self, path: &Path) -> Result<Self> {
+        let weights = Weights::scan(path, Some(&self.source))?;
+        Ok(Self { weights: Some(weights), ..self })
+    }
+
+    /// The weights of its pairs, if it has any.
+    pub fn weights(&self) -> Option<&Weights> {
+        self.weights.as_ref()
+    }
+
+    /// Whether its files are still those that were read, as far as the system tells.
+    fn is_unchanged(&self) -> bool {
+        [&self.source, &self.target].iter().all(|file| file.is_unchanged())
+            && self.weights.as_ref().is_none_or(Weights::is_unchanged)
+    }
+
+    fn changed(&self) -> Error {
+        let [source, target] = [&self.source, &self.target].map(|file| file.path().display().to_string());
+        let files = match &self.weights {
+            None => format!("{source} or {target}"),
+            Some(weights) => format!("{source}, {target} or {}", weights.path().display()),
+        };
+        Error::failure(format!("{files} changed while they were read")).help("run again when they are complete")
     }
 
     /// The source file.
@@ -241,12 +226,14 @@ impl PairSource for Corpus {
     }
 
     fn digest(&self) -> [u8; 32] {
-        Sha256::new().chain_update(self.source.digest).chain_update(self.target.digest).finalize().into()
+        let hash = Sha256::new().chain_update(self.source.digest).chain_update(self.target.digest);
+        self.weights.iter().fold(hash, |hash, weights| hash.chain_update(weights.digest())).finalize().into()
     }
 
     fn blocks(&self) -> Result<Box<dyn Iterator<Item = Result<PairBlock>> + Send + '_>> {
         let (source, target) = (self.source.reader()?, self.target.reader()?);
-        let mut blocks = Blocks { corpus: self, source, target, read: 0 };
+        let weights = self.weights.as_ref().map(Weights::reader).transpose()?;
+        let mut blocks = Blocks { corpus: self, source, target, weights, read: 0 };
         Ok(Box::new(std::iter::from_fn(move || blocks.next_block().transpose())))
     }
 
@@ -260,6 +247,10 @@ impl PairSource for Corpus {
 
     fn weight(&self) -> f64 {
         self.weight
+    }
+
+    fn is_weighted(&self) -> bool {
+        self.weights.is_some()
     }
 }
 
@@ -276,6 +267,7 @@ struct Blocks<'a> {
     corpus: &'a Corpus,
     source: LineReader,
     target: LineReader,
+    weights: Option<WeightReader>,
     /// Pairs read.
     read: usize,
 }
@@ -283,39 +275,39 @@ struct Blocks<'a> {
 impl Blocks<'_> {
     /// The next block; `None` at the end of both files. Fails where they are not what they were when they were opened.
     fn next_block(&mut self) -> Result<Option<PairBlock>> {
-        let (mut text, mut ends) = (Vec::new(), Vec::new());
+        let (mut text, mut ends, mut weights) = (Vec::new(), Vec::new(), Vec::new());
         while !is_full(ends.len(), text.len()) {
             let is_source = self.source.next_line(&mut text)?;
             ends.push(text.len());
             let is_target = self.target.next_line(&mut text)?;
             ends.push(text.len());
             match (is_source, is_target) {
-                (true, true) => self.read += 1,
+                (true, true) => {
+                    self.read += 1;
+                    if let Some(reader) = &mut self.weights {
+                        weights.push(reader.next_weight()?.ok_or_else(|| self.corpus.changed())?);
+                    }
+                }
                 (false, false) if self.read == self.corpus.len() => {
                     ends.truncate(ends.len() - 2);
                     break;
                 }
-                _ => return Err(self.changed()),
+                _ => return Err(self.corpus.changed()),
             }
         }
-        let text = String::from_utf8(text).map_err(|_| self.changed())?;
+        let text = String::from_utf8(text).map_err(|_| self.corpus.changed())?;
         // Other text must not be kept under the checksum of the one that was there.
-        if !self.corpus.source.is_unchanged() || !self.corpus.target.is_unchanged() {
-            return Err(self.changed());
+        if !self.corpus.is_unchanged() {
+            return Err(self.corpus.changed());
         }
-        Ok((!ends.is_empty()).then_some(PairBlock { text, ends }))
-    }
-
-    fn changed(&self) -> Error {
-        let [source, target] = [&self.corpus.source, &self.corpus.target].map(|file| file.path().display().to_string());
-        Error::failure(format!("{source} or {target} changed while they were read"))
-            .help("run again when they are complete")
+        Ok((!ends.is_empty()).then_some(PairBlock::of_parts(text, ends, weights)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::block::BLOCK_PAIRS;
     use crate::data::text::file::Uneven;
 
     fn open(source: &str, target: &str, weight: f64) -> (tempfile::TempDir, Result<Corpus>) {
@@ -361,6 +353,28 @@ mod tests {
         assert!(german.text_bytes() > bytes);
         // Text with another tag is other text.
         assert!(german.digest() != digest && german.digest() != of("<2fr>").digest());
+    }
+
+    #[test]
+    fn weights_stay_with_their_pairs() {
+        let (directory, corpus) = open("one\ntwo\nthree\n", "eins\nzwei\ndrei\n", 1.0);
+        let path = directory.path().join("t.weights");
+        std::fs::write(&path, "0.5\n0\n2\n").unwrap();
+        let plain = corpus.unwrap();
+        let weighted = plain.clone().with_weights(&path).unwrap();
+        assert!(weighted.is_weighted() && !plain.is_weighted() && weighted.digest() != plain.digest());
+        let weights = |corpus: &dyn PairSource| -> Vec<f32> {
+            let blocks = corpus.blocks().unwrap().map(|block| block.unwrap());
+            blocks.flat_map(|block| (0..block.len()).map(|i| block.weight(i)).collect::<Vec<_>>()).collect()
+        };
+        assert_eq!(weights(&plain), [1.0; 3]);
+        assert_eq!(weights(&weighted), [0.5, 0.0, 2.0]);
+        let tagged = Tagged { corpus: Box::new(weighted.clone()), tag: "<2de>".to_owned() };
+        assert!(tagged.is_weighted());
+        assert_eq!(weights(&tagged), [0.5, 0.0, 2.0]);
+        std::fs::write(&path, "0.5\n0\n2.25\n").unwrap();
+        let error = read_all(&weighted).unwrap_err().to_string();
+        assert!(error.contains("t.weights changed while they were read"), "{error}");
     }
 
     /// Even if it has as many lines, and whether it was replaced or rewritten.

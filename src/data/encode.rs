@@ -86,7 +86,8 @@ pub fn encode(
         };
         let thread = std::thread::Builder::new().name("reader".to_owned()).spawn_scoped(scope, read);
         thread.map_err(|error| Error::thread("reads the corpus", error))?;
-        let mut builder = Builder::new(recipe.elements);
+        let empty = || Builder::new(recipe.elements, corpus.is_weighted());
+        let mut builder = empty();
         let mut read = 0;
         for block in blocks {
             let block = block?;
@@ -94,7 +95,7 @@ pub fn encode(
             add(&block, skipped, recipe, &mut builder)?;
             read += block.len();
             if builder.is_full() {
-                sink(std::mem::replace(&mut builder, Builder::new(recipe.elements)).finish())?;
+                sink(std::mem::replace(&mut builder, empty()).finish())?;
             }
             progress(read)?;
         }
@@ -109,9 +110,9 @@ pub fn encode(
 fn add(block: &PairBlock, skipped: usize, recipe: Recipe<'_>, builder: &mut Builder) -> Result<()> {
     let work = |index| encode_pair(block.get(index), recipe);
     let pairs: Vec<_> = (skipped..block.len()).into_par_iter().with_min_len(CHUNK).map(work).collect();
-    for pair in pairs {
+    for (index, pair) in (skipped..).zip(pairs) {
         match pair {
-            Ok((pair, [source, target])) => builder.keep(&pair, (&source, &target))?,
+            Ok((pair, [source, target])) => builder.keep(&pair, (&source, &target), block.weight(index))?,
             Err(reason) => builder.drop(reason),
         }
     }

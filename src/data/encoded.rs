@@ -87,6 +87,16 @@ impl EncodedCorpus {
         placed.shard.text(index)
     }
 
+    /// What the losses of these pairs are multiplied by; empty where no corpus has weights. Panics past the end.
+    pub fn weights(&self, pairs: &[usize]) -> Vec<f32> {
+        let is_weighted = self.shards.iter().any(|placed| placed.shard.summary().is_weighted);
+        let of_pair = |&pair: &usize| {
+            let (placed, index) = self.find(pair);
+            placed.shard.weight(index)
+        };
+        if is_weighted { pairs.iter().map(of_pair).collect() } else { Vec::new() }
+    }
+
     /// File and line (from 1) of a side of pair `index`. Panics past the end.
     pub fn origin(&self, index: usize, side: Side) -> (PathBuf, usize) {
         let (placed, index) = self.find(index);

@@ -5,6 +5,7 @@
 //! ```
 
 pub mod batch;
+mod block;
 pub mod cache;
 pub mod check;
 mod compact;
@@ -22,3 +23,4 @@ pub mod statistics;
 pub mod text;
 pub mod tokenizer;
 pub mod tokenizers;
+pub mod weights;

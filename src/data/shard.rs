@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | lengths | 2 × 4 bytes a pair | subwords of the source and of the target |
 //! | origins | 4 bytes a pair | which of the pairs read this was |
+//! | weights | 4 bytes a pair | what its loss is multiplied by, in float32; only where the corpus has weights |
 //! | starts | 2 × 4 bytes a pair, and 4 | where source and target begin among the elements; the end |
 //! | elements | [`Elements::width`] bytes each | ids in the order source, target, source …; or text in UTF-8 |
 //!
@@ -76,16 +77,23 @@ pub struct Summary {
     pub elements: Elements,
     /// How many of them there are.
     pub count: usize,
-    /// A checksum (SHA-256) of the ids, whatever the elements are.
+    /// Whether pairs have weights.
+    pub is_weighted: bool,
+    /// A checksum (SHA-256) of the ids, whatever the elements are, and of the weights.
     pub digest: String,
     /// CRC-32C of the bytes.
     pub checksum: u32,
 }
 
 impl Summary {
+    /// How many numbers of 4 bytes a pair has before the starts.
+    fn before_starts(&self) -> usize {
+        3 + usize::from(self.is_weighted)
+    }
+
     /// Bytes of the shard.
     fn size(&self) -> Option<usize> {
-        let fixed = self.kept.checked_mul(5 * 4)?.checked_add(4)?;
+        let fixed = self.kept.checked_mul((self.before_starts() + 2) * 4)?.checked_add(4)?;
         fixed.checked_add(self.count.checked_mul(self.elements.width())?)
     }
 }
@@ -117,13 +125,14 @@ pub struct Builder {
     hash: Sha256,
     lengths: Vec<u8>,
     origins: Vec<u8>,
+    weights: Vec<u8>,
     starts: Vec<u8>,
     elements: Vec<u8>,
 }
 
 impl Builder {
-    /// A builder with nothing in it.
-    pub fn new(elements: Elements) -> Self {
+    /// A builder with nothing in it, for pairs that have weights or none.
+    pub fn new(elements: Elements, is_weighted: bool) -> Self {
         let summary = Summary {
             read: 0,
             kept: 0,
@@ -132,6 +141,7 @@ impl Builder {
             dropped: BTreeMap::new(),
             elements,
             count: 0,
+            is_weighted,
             digest: String::new(),
             checksum: 0,
         };
@@ -141,15 +151,16 @@ impl Builder {
             hash: Sha256::new(),
             lengths: empty(),
             origins: empty(),
+            weights: empty(),
             starts: 0u32.to_le_bytes().to_vec(),
             elements: empty(),
         }
     }
 
-    /// Adds the next pair, with its normalised text where the shard holds text.
+    /// Adds the next pair, with its normalised text where the shard holds text, and its weight where pairs have weights.
     ///
     /// Fails where a line has more elements than 32 bits count, or an id that is too large for the elements.
-    pub fn keep(&mut self, pair: &EncodedPair, text: (&str, &str)) -> Result<()> {
+    pub fn keep(&mut self, pair: &EncodedPair, text: (&str, &str), weight: f32) -> Result<()> {
         let sides = [(&pair.source, text.0), (&pair.target, text.1)];
         for (side, (ids, text)) in sides.into_iter().enumerate() {
             let length = u32::try_from(ids.len()).map_err(|_| too_long())?;
@@ -178,6 +189,10 @@ impl Builder {
         }
         self.origins.extend((self.summary.read as u32).to_le_bytes());
         self.hash.update(pair.hash.to_le_bytes());
+        if self.summary.is_weighted {
+            self.weights.extend(weight.to_le_bytes());
+            self.hash.update(weight.to_le_bytes());
+        }
         self.summary.kept += 1;
         self.summary.read += 1;
         Ok(())
@@ -201,8 +216,8 @@ impl Builder {
 
     /// The shard.
     pub fn finish(self) -> Shard {
-        let Self { mut summary, hash, lengths, origins, starts, elements } = self;
-        let bytes = [lengths, origins, starts, elements].concat();
+        let Self { mut summary, hash, lengths, origins, weights, starts, elements } = self;
+        let bytes = [lengths, origins, weights, starts, elements].concat();
         summary.digest = format!("{:x}", hash.finalize());
         summary.checksum = crc32c::crc32c(&bytes);
         Shard { summary, bytes: Bytes::Memory(bytes) }
@@ -270,12 +285,15 @@ impl Shard {
         Ok((crc32c::crc32c(shard.bytes()) == shard.summary.checksum && shard.is_sound()).then_some(shard))
     }
 
-    /// Whether all offsets are in order and in bounds: a checksum guards against accidents only.
+    /// Whether all offsets are in order and in bounds, and all weights are numbers from 0 on: a checksum guards against accidents
+    /// only.
     fn is_sound(&self) -> bool {
+        let is_weight = |index| (0.0..f32::INFINITY).contains(&self.weight(index));
         let mut starts = (0..=2 * self.summary.kept).map(|index| self.start(index));
         let mut before = 0;
         let sorted = starts.all(|start| std::mem::replace(&mut before, start) <= start);
-        sorted && before == self.summary.count && self.summary.read >= self.summary.kept
+        let is_whole = before == self.summary.count && self.summary.read >= self.summary.kept;
+        sorted && is_whole && (0..self.summary.kept).all(is_weight)
     }
 
     /// What is known of it.
@@ -300,6 +318,11 @@ impl Shard {
     /// Which of the pairs read pair `index` was.
     pub fn origin(&self, index: usize) -> usize {
         self.number(2 * self.summary.kept + index) as usize
+    }
+
+    /// What the loss of pair `index` is multiplied by: 1 where pairs have no weights.
+    pub fn weight(&self, index: usize) -> f32 {
+        if self.summary.is_weighted { f32::from_bits(self.number(3 * self.summary.kept + index)) } else { 1.0 }
     }
 
     /// The ids of pair `index`; empty where the shard holds text.
@@ -331,12 +354,12 @@ impl Shard {
     /// The elements of a line: source, target, source, …
     fn side(&self, side: usize) -> &[u8] {
         let width = self.summary.elements.width();
-        let first = (5 * self.summary.kept + 1) * 4;
+        let first = ((self.summary.before_starts() + 2) * self.summary.kept + 1) * 4;
         &self.bytes()[first + self.start(side) * width..first + self.start(side + 1) * width]
     }
 
     fn start(&self, side: usize) -> usize {
-        self.number(3 * self.summary.kept + side) as usize
+        self.number(self.summary.before_starts() * self.summary.kept + side) as usize
     }
 
     /// The 32-bit number at index `place`, before the elements.
@@ -352,13 +375,17 @@ mod tests {
     use super::*;
 
     fn shard(elements: Elements) -> Shard {
-        let mut builder = Builder::new(elements);
+        shard_of(elements, false)
+    }
+
+    fn shard_of(elements: Elements, is_weighted: bool) -> Shard {
+        let mut builder = Builder::new(elements, is_weighted);
         assert!(builder.is_empty());
-        builder.keep(&EncodedPair::new(vec![1, 65_535], vec![3]), ("one", "eins")).unwrap();
+        builder.keep(&EncodedPair::new(vec![1, 65_535], vec![3]), ("one", "eins"), 0.25).unwrap();
         builder.drop(DropReason::EmptyTarget);
         builder.drop(DropReason::Ratio);
         builder.drop(DropReason::EmptyTarget);
-        builder.keep(&EncodedPair::new(vec![4], vec![5, 6, 7]), ("zwölf", "ü")).unwrap();
+        builder.keep(&EncodedPair::new(vec![4], vec![5, 6, 7]), ("zwölf", "ü"), 3.0).unwrap();
         builder.finish()
     }
 
@@ -386,6 +413,23 @@ mod tests {
         }
         let digest = |elements| shard(elements).summary().digest.clone();
         assert_eq!(digest(Elements::NarrowIds), digest(Elements::Text));
+    }
+
+    #[test]
+    fn weights_are_part_of_the_shard_and_of_its_digest() {
+        let folder = tempfile::tempdir().unwrap();
+        for elements in [Elements::NarrowIds, Elements::WideIds, Elements::Text] {
+            let [plain, weighted] = [false, true].map(|is_weighted| shard_of(elements, is_weighted));
+            assert_eq!([0, 1].map(|index| plain.weight(index)), [1.0, 1.0]);
+            assert_ne!(plain.summary().digest, weighted.summary().digest);
+            let path = folder.path().join("0.bin");
+            std::fs::write(&path, weighted.bytes()).unwrap();
+            let mapped = Shard::map(&path, weighted.summary().clone()).unwrap().unwrap();
+            for shard in [weighted, mapped] {
+                check(&shard, elements);
+                assert_eq!([0, 1].map(|index| shard.weight(index)), [0.25, 3.0]);
+            }
+        }
     }
 
     #[test]
@@ -437,7 +481,7 @@ mod tests {
         assert_eq!([65_536, 65_537].map(Elements::ids), [Elements::NarrowIds, Elements::WideIds]);
         let keep = |elements, source, target| {
             let pair = EncodedPair::new(vec![source], vec![target]);
-            Builder::new(elements).keep(&pair, ("a", "b")).map_err(|error| error.to_string())
+            Builder::new(elements, false).keep(&pair, ("a", "b"), 1.0).map_err(|error| error.to_string())
         };
         keep(Elements::NarrowIds, 65_535, 65_535).unwrap();
         keep(Elements::WideIds, 65_536, u32::MAX).unwrap();

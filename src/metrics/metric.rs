@@ -90,6 +90,18 @@ impl Statistics {
         Self { width, values, references }
     }
 
+    /// All of them as whole numbers, line after line: what [`Statistics::from_counts`] takes. Those of BLEU and chrF are counts;
+    /// what is none is rounded.
+    pub fn counts(&self) -> Vec<u32> {
+        self.values.iter().map(|value| *value as u32).collect()
+    }
+
+    /// The statistics of lines with one reference each, as [`Statistics::counts`] gives them.
+    pub fn from_counts(metric: &dyn Metric, counts: &[u32]) -> Self {
+        let values = counts.iter().map(|count| f64::from(*count)).collect();
+        Self { width: metric.width(), values, references: 1 }
+    }
+
     /// Number of lines.
     pub fn len(&self) -> usize {
         self.values.len() / self.width

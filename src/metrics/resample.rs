@@ -10,6 +10,9 @@ use super::numpy::Generator;
 /// sacrebleu's seed.
 pub const SEED: u64 = 12345;
 
+/// Samples that tell whether two models differ: as many as sacrebleu draws.
+const SAMPLES: usize = 1000;
+
 /// Samples whose line numbers are held in memory at once.
 const BLOCK: usize = 128;
 
@@ -69,6 +72,18 @@ pub fn bootstrap(systems: &[Systems], samples: usize, seed: u64) -> Scores {
     let of_metric =
         |metric: usize| (0..systems[metric].statistics.len()).map(|system| of_system(metric, system)).collect();
     (0..systems.len()).map(of_metric).collect()
+}
+
+/// Whether the scores of two systems differ by more than chance: whether 0 is outside the interval that 95 % of their differences
+/// in bootstrap samples of the lines lie in (Koehn 2004, section 3). The samples are the same each time, so the answer is, too.
+pub fn differ(metric: &dyn Metric, systems: &[Statistics; 2]) -> bool {
+    let scores = bootstrap(&[Systems { metric, statistics: systems }], SAMPLES, SEED);
+    let [a, b] = [&scores[0][0], &scores[0][1]];
+    let mut differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| a - b).collect();
+    differences.sort_unstable_by(f64::total_cmp);
+    let outside = differences.len() / 40;
+    // Differences of rounding are none.
+    differences[outside] > ROUNDING || differences[differences.len() - 1 - outside] < -ROUNDING
 }
 
 /// How likely so large a difference from the first system would be by chance, by paired bootstrap: by metric, and by system
@@ -161,11 +176,27 @@ fn p_value(larger: usize, samples: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::BleuOptions;
 
     /// As in sacrebleu, the actual difference counts as one more sample: no number of samples proves that chance is impossible.
     #[test]
     fn a_p_value_is_never_0() {
         assert_eq!([p_value(0, 999), p_value(49, 999), p_value(999, 999)], [0.001, 0.05, 1.0]);
+    }
+
+    /// One line of a hundred may be there or not; a third of all lines is no chance.
+    #[test]
+    fn chance_does_not_tell_systems_apart() {
+        let references: Vec<String> =
+            (0..100).map(|i| format!("the {i} quick brown foxes jump over a fence")).collect();
+        let right = |lines: std::ops::Range<usize>| -> Vec<String> {
+            (0..100).map(|i| if lines.contains(&i) { references[i].clone() } else { format!("the {i} slow") }).collect()
+        };
+        let metric = BleuOptions::default();
+        let of = |lines| Statistics::new(&metric, &right(lines), std::slice::from_ref(&references)).unwrap();
+        let differ = |a, b| differ(&metric, &[of(a), of(b)]);
+        assert!(!differ(0..1, 0..0) && !differ(0..0, 0..1) && !differ(0..40, 0..40) && !differ(0..40, 60..100));
+        assert!(differ(0..40, 0..8) && differ(0..8, 0..40));
     }
 
     /// A fortieth of the samples lies outside at each end.

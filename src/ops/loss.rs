@@ -5,6 +5,7 @@
 //! `CrossEntropyLoss(label_smoothing=ε)`; padding contributes nothing. Losses are *summed*: training divides by the number
 //! of target tokens of the whole update.
 
+use std::ops::Range;
 use std::sync::Mutex;
 
 use candle_core::{CpuStorage, CustomOp1, D, DType, Layout, Result, Shape, Tensor, bail};
@@ -29,7 +30,7 @@ fn task_rows(d: usize) -> usize {
 }
 
 /// Labels and smoothing.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Targets {
     /// One label per row, [N].
     pub labels: Vec<u32>,
@@ -37,14 +38,23 @@ pub struct Targets {
     pub padding: u32,
     /// Label smoothing ε.
     pub smoothing: f32,
+    /// What the smoothed loss of each row is multiplied by, [N]; empty: by 1.
+    pub weights: Vec<f32>,
+}
+
+impl Targets {
+    /// What the smoothed loss of a row is multiplied by.
+    fn weight(&self, row: usize) -> f32 {
+        self.weights.get(row).copied().unwrap_or(1.0)
+    }
 }
 
 /// Sum over rows of the smoothed loss, and of the plain negative log-likelihood.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sums {
-    /// Sum of the smoothed losses.
+    /// Sum of the smoothed losses, each multiplied by its weight.
     pub smoothed: f64,
-    /// Sum of the negative log-likelihoods; its mean is the logarithm of the perplexity.
+    /// Sum of the negative log-likelihoods, without weights; its mean is the logarithm of the perplexity.
     pub nll: f64,
 }
 
@@ -60,6 +70,9 @@ pub fn run(
     let (n, vocabulary) = (x.dim(0)?, projection.weight.dims()[0]);
     if targets.labels.len() != n {
         bail!("{} labels for {n} rows", targets.labels.len());
+    }
+    if !targets.weights.is_empty() && targets.weights.len() != n {
+        bail!("{} weights for {n} rows", targets.weights.len());
     }
     let is_unknown = |&&y: &&u32| y as usize >= vocabulary || (Some(y) == left_out && y != targets.padding);
     if let Some(label) = targets.labels.iter().find(is_unknown) {
@@ -102,13 +115,18 @@ pub fn reference(logits: &Tensor, targets: &Targets, left_out: Option<u32>) -> R
     let labels: Vec<u32> = targets.labels.iter().map(moved).collect();
     // Candle's plain log-softmax, not the fused one, which has no gradient.
     let log_probs = candle_nn::ops::log_softmax(&logits, D::Minus1)?;
+    let rows = targets.labels.len();
     let real: Vec<f32> = targets.labels.iter().map(|&y| (y != targets.padding) as u8 as f32).collect();
-    let real = Tensor::from_vec(real, targets.labels.len(), device)?.to_dtype(log_probs.dtype())?;
-    let labels = Tensor::from_vec(labels, (targets.labels.len(), 1), device)?;
-    let nll = (log_probs.gather(&labels, 1)?.squeeze(1)?.mul(&real)?.sum_all()? * -1.0)?;
-    let uniform = (log_probs.mean(D::Minus1)?.mul(&real)?.sum_all()? * -1.0)?;
+    let weights: Vec<f32> = real.iter().enumerate().map(|(row, real)| real * targets.weight(row)).collect();
+    let [real, weights] =
+        [real, weights].map(|values| Tensor::from_vec(values, rows, device)?.to_dtype(log_probs.dtype()));
+    let (real, weights) = (real?, weights?);
+    let labels = Tensor::from_vec(labels, (rows, 1), device)?;
+    let nll = log_probs.gather(&labels, 1)?.squeeze(1)?.neg()?; // [N]
+    let uniform = log_probs.mean(D::Minus1)?.neg()?; // [N]
     let smoothing = targets.smoothing as f64;
-    let loss = ((&nll * (1.0 - smoothing))? + (uniform * smoothing)?)?;
+    let loss = ((&nll * (1.0 - smoothing))? + (uniform * smoothing)?)?.mul(&weights)?.sum_all()?;
+    let nll = nll.mul(&real)?.sum_all()?;
     // Not every device has f64.
     let scalar = |t: Tensor| match t.dtype() {
         DType::F64 => t.to_scalar::<f64>(),
@@ -130,11 +148,13 @@ fn without_column(matrix: &Tensor, column: usize) -> Result<Tensor> {
 }
 
 vectorised! {
-    /// Losses of one row of logits, without the token `left_out`. With `gradient`, the logits become the gradient of the smoothed loss.
+    /// The smoothed loss of one row of logits, times its weight, and its negative log-likelihood, both without the token `left_out`.
+    /// With `gradient`, the logits become the gradient of the former.
     fn row_loss(
         logits: &mut [f32],
         label: usize,
         smoothing: f32,
+        weight: f32,
         left_out: Option<usize>,
         gradient: bool,
     ) -> (f32, f32) {
@@ -153,16 +173,16 @@ vectorised! {
         let nll = log_sum + (largest - chosen);
         let smoothed = (1.0 - smoothing) * nll + smoothing * (log_sum + (largest - total / v));
         if gradient {
-            let (inverse, uniform) = (1.0 / exp_sum, smoothing / v);
+            let (inverse, uniform) = (weight / exp_sum, weight * (smoothing / v));
             for x in logits.iter_mut() {
                 *x = x.mul_add(inverse, -uniform);
             }
-            logits[label] -= 1.0 - smoothing;
+            logits[label] -= weight * (1.0 - smoothing);
             if let Some(token) = left_out {
                 logits[token] = 0.0;
             }
         }
-        (smoothed, nll)
+        (weight * smoothed, nll)
     }
 }
 
@@ -211,11 +231,15 @@ fn forward(
 fn real_rows(x: &[f32], d: usize, weights: &Weights, targets: &Targets, gradients: Option<&mut Gradients>) -> Sums {
     let real: Vec<usize> = (0..targets.labels.len()).filter(|&row| targets.labels[row] != targets.padding).collect();
     let labels = real.iter().map(|&row| targets.labels[row]).collect();
+    let weights_of_rows = match targets.weights[..] {
+        [] => Vec::new(),
+        _ => real.iter().map(|&row| targets.weight(row)).collect(),
+    };
     let mut rows = Scratch::new(real.len() * d);
     for (to, &row) in rows.chunks_exact_mut(d).zip(&real) {
         to.copy_from_slice(&x[row * d..][..d]);
     }
-    let targets = Targets { labels, ..*targets };
+    let targets = Targets { labels, weights: weights_of_rows, ..*targets };
     let Some(gradients) = gradients else { return chunks(&rows, d, weights, &targets, None) };
     let mut d_rows = Scratch::new(rows.len());
     let (dx, d_weight, d_bias) = (&mut d_rows[..], &mut *gradients.d_weight, &mut *gradients.d_bias);
@@ -236,10 +260,10 @@ fn chunks(x: &[f32], d: usize, weights: &Weights, targets: &Targets, mut gradien
     }
     for start in (0..n).step_by(CHUNK_ROWS) {
         let end = (start + CHUNK_ROWS).min(n);
-        let (x, labels) = (&x[start * d..end * d], &targets.labels[start..end]);
+        let x = &x[start * d..end * d];
         let logits = &mut logits[..(end - start) * v];
         let dx = gradients.as_mut().map(|g| &mut g.dx[start * d..end * d]);
-        let parts = chunk_rows(x, d, weights, labels, targets, logits, dx);
+        let parts = chunk_rows(x, d, weights, (targets, start..end), logits, dx);
         // Added in the order of the rows, whichever thread finished first.
         for (smoothed, nll) in parts {
             sums.smoothed += smoothed;
@@ -258,17 +282,16 @@ fn chunks(x: &[f32], d: usize, weights: &Weights, targets: &Targets, mut gradien
     sums
 }
 
-/// One chunk: logits become their gradient (if wanted), `dx` is written; returns the sums of each task.
+/// One chunk, the rows `of` the targets: logits become their gradient (if wanted), `dx` is written; returns the sums of each task.
 fn chunk_rows(
     x: &[f32],
     d: usize,
     weights: &Weights,
-    labels: &[u32],
-    targets: &Targets,
+    (targets, of): (&Targets, Range<usize>),
     logits: &mut [f32],
     dx: Option<&mut [f32]>,
 ) -> Vec<(f64, f64)> {
-    let (rows, v) = (labels.len(), weights.forward.columns());
+    let (rows, v) = (of.len(), weights.forward.columns());
     let shared = SharedRows::new(logits, v);
     let wanted = dx.is_some();
     let dx = SharedRows::new(dx.unwrap_or_default(), d);
@@ -285,8 +308,9 @@ fn chunk_rows(
             }
             let mut sums = (0.0, 0.0);
             let timer = profile::kernel("softmax and loss", "", Work::floats(2 * logits.len()));
-            for (row, &label) in logits.chunks_exact_mut(v).zip(&labels[a..b]) {
-                let (smoothed, nll) = row_loss(row, label as usize, targets.smoothing, weights.left_out, wanted);
+            for (logits, row) in logits.chunks_exact_mut(v).zip(of.start + a..of.start + b) {
+                let (label, weight) = (targets.labels[row] as usize, targets.weight(row));
+                let (smoothed, nll) = row_loss(logits, label, targets.smoothing, weight, weights.left_out, wanted);
                 sums.0 += smoothed as f64;
                 sums.1 += nll as f64;
             }
@@ -367,7 +391,7 @@ mod tests {
     /// Losses of one row and, beside them, the gradient of the smoothed one.
     fn row(logits: &[f32], label: usize, smoothing: f32) -> (f32, f32, Vec<f32>) {
         let mut gradient = logits.to_vec();
-        let (smoothed, nll) = row_loss(&mut gradient, label, smoothing, None, true);
+        let (smoothed, nll) = row_loss(&mut gradient, label, smoothing, 1.0, None, true);
         (smoothed, nll, gradient)
     }
 
@@ -426,11 +450,21 @@ mod tests {
             Projection { weight: parameters.param("weight").unwrap(), bias: Some(parameters.param("bias").unwrap()) };
         let (weight_rows, biases) = (|token: usize| token * d..(token + 1) * d, |token: usize| v * d + token);
         let x = candle_core::Var::from_tensor(&Tensor::from_vec(draw(n * d), (n, d), &Device::Cpu).unwrap()).unwrap();
-        let cases = [(vec![3, 0, 5, 1, 0, 10, 0], 0), (vec![1, 2, 3, 4, 5, 6, 7], 0), (vec![0; 7], 0)];
+        let labels = [(vec![3, 0, 5, 1, 0, 10, 0], 0), (vec![1, 2, 3, 4, 5, 6, 7], 0), (vec![0; 7], 0)];
         // Padding may be the last token, or one between others.
-        let cases = cases.into_iter().chain([(vec![3, 10, 5, 1, 10, 9, 0], 10), (vec![3, 4, 5, 1, 4, 10, 0], 4)]);
-        for ((labels, padding), has_padding) in cases.flat_map(|case| [(case.clone(), true), (case, false)]) {
-            let targets = Targets { labels, padding, smoothing: 0.1 };
+        let labels = labels.into_iter().chain([(vec![3, 10, 5, 1, 10, 9, 0], 10), (vec![3, 4, 5, 1, 4, 10, 0], 4)]);
+        let weights = [vec![], vec![0.5, 7.0, 0.0, 2.0, 1.0, 3.0, 9.0]];
+        let cases = labels.flat_map(|(labels, padding)| {
+            let with = |weights: &Vec<f32>| Targets {
+                labels: labels.clone(),
+                padding,
+                smoothing: 0.1,
+                weights: weights.clone(),
+            };
+            weights.each_ref().map(with)
+        });
+        for (targets, has_padding) in cases.flat_map(|targets| [(targets.clone(), true), (targets, false)]) {
+            let padding = targets.padding;
             let left_out = (!has_padding).then_some(padding);
             let run = |implementation| {
                 parameters.clear_gradients().unwrap();
@@ -459,7 +493,7 @@ mod tests {
             with.insert(token, 1e4);
             let mut gradient = with.clone();
             let label = if token <= 1 { 2 } else { 1 };
-            let (smoothed, nll) = row_loss(&mut gradient, label, 0.1, Some(token), true);
+            let (smoothed, nll) = row_loss(&mut gradient, label, 0.1, 1.0, Some(token), true);
             near(&[smoothed, nll], &[without.0, without.1]);
             assert_eq!(gradient.remove(token), 0.0);
             near(&gradient, &without.2);
@@ -470,7 +504,7 @@ mod tests {
     fn padding_counts_for_nothing() {
         let logits = Tensor::new(&[[1f32, 2.0, 3.0], [9.0, 0.0, -9.0], [1.0, 2.0, 3.0]], &Device::Cpu).unwrap();
         let logits = candle_core::Var::from_tensor(&logits).unwrap();
-        let targets = Targets { labels: vec![2, 0, 1], padding: 0, smoothing: 0.0 };
+        let targets = Targets { labels: vec![2, 0, 1], padding: 0, smoothing: 0.0, ..Targets::default() };
         let (loss, sums) = reference(&logits, &targets, None).unwrap();
         near(&[sums.nll as f32, sums.smoothed as f32], &[CROSS_ENTROPY[2] + CROSS_ENTROPY[1]; 2]);
         let gradient = loss.backward().unwrap().get(&logits).unwrap().to_vec2::<f32>().unwrap();

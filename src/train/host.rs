@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::best::Judged;
 use super::evaluate::Evaluator;
 use super::optimizer::Optimizer;
 use super::state::TrainState;
@@ -27,6 +28,9 @@ pub struct Validation {
     pub value: f64,
     /// Scores of translations, where they were made.
     pub scores: Vec<Score>,
+    /// The statistics of the translations, line by line, that make the score by which the model is judged; none if that is the
+    /// loss.
+    pub lines: Vec<u32>,
     /// The translations.
     pub translations: Vec<String>,
     /// One of them and of how many sources it is the translation, if it is that of most.
@@ -51,6 +55,11 @@ pub struct Score {
 }
 
 impl Validation {
+    /// What it says of the model of this update, to be compared with others.
+    pub fn judged(&self, step: u64) -> Judged {
+        Judged { step, value: self.value, loss: self.loss, lines: self.lines.clone() }
+    }
+
     /// Its numbers by their keys in the log and in `--json`.
     pub fn numbers(&self) -> Map<String, Value> {
         let always = [("loss", self.loss), ("perplexity", self.perplexity)];
@@ -127,6 +136,8 @@ pub type Batches = Prefetch<Prepared<Vec<Batch>>>;
 pub trait Host {
     /// Scores the model (whose parameters are those it is judged by); `None` if a signal asked to stop meanwhile.
     fn validate(&mut self, model: &Transformer, evaluator: &mut Evaluator<'_>) -> Result<Option<Validation>>;
+    /// Whether the scores of two validations, given by their [`Validation::lines`], differ by more than chance.
+    fn differ(&self, a: &[u32], b: &[u32]) -> bool;
     /// Begins to write a checkpoint; it is the best one if the state says so. It may be written while training goes on.
     fn save(&mut self, optimizer: &Optimizer, state: &TrainState) -> Result<()>;
     /// Fails where a checkpoint could not be written.

@@ -86,7 +86,7 @@ impl Progress {
             Some("skip") => is_within("skipped", self.skipped),
             Some("back") => is_within("returns", self.returns),
             // The end will come again too.
-            Some("final") => false,
+            Some("final" | "candidate") => false,
             Some("monitor") if entry["model"].is_string() => false,
             _ => is_within("update", self.step),
         }

@@ -5,10 +5,12 @@
 //! ```
 //!
 //! Losses are summed over tokens and the gradient is divided by the update's real target tokens, so that accumulation and
-//! ranks change only what dropout draws. Validation, saving and signals are the [`Host`]'s business: this module knows neither search nor
+//! ranks change only what dropout draws. Where pairs have weights, each pair's loss is multiplied by its own; the tokens that the sum
+//! is divided by count whole, so that a pair of weight 0.5 moves the parameters half as much, whatever else is in the update. Validation, saving and signals are the [`Host`]'s business: this module knows neither search nor
 //! metrics, and of files only the log.
 
 pub mod backend;
+pub mod best;
 pub mod evaluate;
 pub mod health;
 pub mod host;
@@ -35,6 +37,7 @@ use crate::ops::Mode;
 use crate::ops::loss::Targets;
 use crate::ops::profile as counters;
 use backend::Backend;
+use best::Judge;
 use evaluate::Evaluator;
 use host::Batches;
 pub use host::{End, Host, Score, Validation};
@@ -42,7 +45,7 @@ use log::{Log, Progress};
 use optimizer::Optimizer;
 pub use pipeline::{Pipeline, rehearse};
 use split::Limit;
-use state::{Best, TrainState, Window};
+use state::{TrainState, Window};
 
 /// Sums gradients over the ranks of a data-parallel run.
 pub trait Communicator {
@@ -104,9 +107,9 @@ pub struct Session {
 
 /// How a validation went.
 enum Validated {
-    /// It is the best so far, and a checkpoint was written.
+    /// It is one of the best so far, and a checkpoint was written.
     Saved,
-    /// There was a better one.
+    /// There were better ones.
     NotSaved,
     /// A signal cut it short: it is made when the run goes on.
     CutShort,
@@ -137,7 +140,16 @@ pub fn inputs(batch: &Batch, padding: u32, smoothing: f64) -> (Sequences, Sequen
     (
         sequences(&batch.source, &batch.source_lengths, batch.source_length),
         sequences(&batch.target_input, &batch.target_lengths, batch.target_length),
-        Targets { labels: batch.labels.clone(), padding, smoothing: smoothing as f32 },
+        Targets {
+            labels: batch.labels.clone(),
+            padding,
+            smoothing: smoothing as f32,
+            weights: batch
+                .weights
+                .iter()
+                .flat_map(|weight| std::iter::repeat_n(*weight, batch.target_length))
+                .collect(),
+        },
     )
 }
 
@@ -333,7 +345,7 @@ impl Trainer<'_> {
         host.batches(self.state.sampler)
     }
 
-    /// Validates, saves if it is the best so far, and says so.
+    /// Validates, saves if it is one of the best so far, and says so.
     fn validate(&mut self, host: &mut dyn Host, clock: &Clock) -> Result<Validated> {
         let step = self.state.step;
         let model = self.model;
@@ -351,21 +363,20 @@ impl Trainer<'_> {
         }
         self.state.validation_due = false;
         self.state.validated = Some(step);
-        let (loss, value) = (result.loss, result.value);
-        let best = self.state.best.as_ref().map(|best| (best.value, best.loss));
-        let better = best.is_none_or(|best| self.valid.metric.is_better((value, loss), best));
+        let judge = Judge { metric: self.valid.metric, differ: &|a, b| host.differ(a, b) };
+        let standing = self.state.rank(result.judged(step), self.config.keep_best, &judge);
+        let better = standing.is_best();
         if better {
-            self.state.best = Some(Best { step, value, loss });
             self.state.stale = 0;
-        } else {
+        } else if step >= self.valid.patience_after {
             self.state.stale += 1;
         }
-        self.tell_validation(&result, better, clock);
+        self.tell_validation(&result, standing, clock);
         if self.state.plateau.validated(&self.config.schedule, better) {
             let rate = self.learning_rate(step + 1);
             self.log.line(&format!("note: validation has not improved: the learning rate is lowered to {rate:.2e}"));
         }
-        if better {
+        if standing.place.is_some() {
             self.save(host)?;
             return Ok(Validated::Saved);
         }

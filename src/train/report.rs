@@ -2,12 +2,14 @@
 
 use serde_json::json;
 
+use super::best::Standing;
 use super::health::Observed;
 use super::host::{Host, Lines, Validation};
 use super::log::Samples;
 use super::pipeline::Update;
 use super::state::Window;
 use super::{Clock, Trainer};
+use crate::config::ValidConfig;
 
 /// Lines that a message names; the log names all.
 const NAMED: usize = 8;
@@ -106,14 +108,30 @@ impl Trainer<'_> {
         self.state.window = Window { since: self.state.seconds, ..Window::default() };
     }
 
-    /// Tells of a validation; the state has taken note of whether it is `better` than those before. Afterwards the clock's time
-    /// is that of the state.
-    pub(super) fn tell_validation(&mut self, result: &Validation, better: bool, clock: &Clock) {
-        let step = self.state.step;
-        let note = match (better, self.valid.patience) {
-            (true, _) => " (best so far)".to_owned(),
-            (false, 0) => String::new(),
-            (false, patience) => format!(" (no better: {} of {patience})", self.state.stale),
+    /// Tells of a validation; the state has taken note of its standing among those before. Afterwards the clock's time is that of
+    /// the state.
+    pub(super) fn tell_validation(&mut self, result: &Validation, standing: Standing, clock: &Clock) {
+        let (step, better) = (self.state.step, standing.is_best());
+        let ValidConfig { metric, patience, patience_after, .. } = *self.valid;
+        let head = match standing.place {
+            Some(0) => Some("best so far".to_owned()),
+            Some(place) => Some(format!("number {} of the best", place + 1)),
+            None => (patience > 0 || standing.is_by_loss).then(|| "no better".to_owned()),
+        };
+        let of_patience = match patience {
+            _ if better || patience == 0 => None,
+            _ if step < patience_after => Some(format!("patience counts from update {patience_after} on")),
+            _ => Some(format!("{} of {patience}", self.state.stale)),
+        };
+        let of_loss = standing.is_by_loss.then(|| {
+            let loss = if better { "lower" } else { "higher" };
+            format!("{} differs by no more than chance, and the loss is {loss}", metric.label())
+        });
+        let details: Vec<String> = of_patience.into_iter().chain(of_loss).collect();
+        let note = match head {
+            Some(head) if details.is_empty() => format!(" ({head})"),
+            Some(head) => format!(" ({head}: {})", details.join("; ")),
+            None => String::new(),
         };
         let seconds = clock.seconds() - self.state.seconds;
         self.state.seconds += seconds;

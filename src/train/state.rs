@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::best::Judged;
 use super::health::Health;
 use super::host::End;
 use super::log::Progress;
@@ -27,8 +28,14 @@ pub struct TrainState {
     /// Target tokens trained on so far.
     pub target_tokens: u64,
     /// The best validation so far.
-    pub best: Option<Best>,
-    /// Validations since the best one.
+    pub best: Option<Judged>,
+    /// The next best ones, in order: with it, as many as `train.keep_best`.
+    #[serde(default)]
+    pub next_best: Vec<Judged>,
+    /// That with the highest score, unless it is the best one.
+    #[serde(default)]
+    pub highest: Option<Judged>,
+    /// Validations since the best one, without those before `valid.patience_after`.
     pub stale: u64,
     /// Whether the validation of this update was cut short.
     pub validation_due: bool,
@@ -99,7 +106,8 @@ impl TrainState {
         if train.max_epochs > 0 && self.sampler.epoch >= train.max_epochs {
             return Some(End::Epochs);
         }
-        (valid.patience > 0 && self.stale >= valid.patience).then_some(End::Patience)
+        let is_counted = valid.patience > 0 && self.step >= valid.patience_after;
+        (is_counted && self.stale >= valid.patience).then_some(End::Patience)
     }
 
     /// `state.json`: the fields, with the epoch (from 0) and the generator's key and counter for human readers.
@@ -125,18 +133,6 @@ impl TrainState {
     }
 }
 
-/// The best validation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Best {
-    /// After this update.
-    pub step: u64,
-    /// Its value of `valid.metric`.
-    pub value: f64,
-    /// The loss, which decides between equal values.
-    pub loss: f64,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,6 +147,11 @@ mod tests {
         assert_eq!((end(9, 1, 10, 2), end(10, 1, 10, 2)), (None, Some(End::Updates)));
         assert_eq!((end(9, 2, 10, 2), end(9, 2, 0, 2)), (Some(End::Patience), Some(End::Patience)));
         assert_eq!(end(1000, 1000, 0, 0), None, "0 is no limit");
+        let later = |step| {
+            let valid = ValidConfig { patience: 2, patience_after: 10, ..Default::default() };
+            TrainState { step, stale: 2, ..TrainState::default() }.end(&TrainConfig::default(), &valid)
+        };
+        assert_eq!((later(9), later(10)), (None, Some(End::Patience)));
         let after_epochs = |epoch, max_epochs| {
             let sampler = SamplerPosition { epoch, ..SamplerPosition::default() };
             let train = TrainConfig { max_updates: 0, max_epochs, ..Default::default() };
@@ -164,7 +165,8 @@ mod tests {
     fn comes_back_from_json_as_it_was() {
         let state = TrainState {
             step: 7,
-            best: Some(Best { step: 5, value: 0.1 + 0.2, loss: 1.5 }),
+            best: Some(Judged { step: 5, value: 0.1 + 0.2, loss: 1.5, lines: vec![3, 0, u32::MAX] }),
+            next_best: vec![Judged { step: 4, value: 0.2, loss: 1.25, lines: Vec::new() }],
             stale: 1,
             seconds: 1.0 / 3.0,
             window: Window { smoothed: 2.0 / 7.0, nll: 1e-300, tokens: 9, since: 0.1 },
@@ -183,7 +185,7 @@ mod tests {
         let state = TrainState { window: Window { nll: 2.5, ..Window::default() }, ..TrainState::default() };
         let text = state.to_json(3).unwrap().to_string().replace("\"nll\"", "\"likelihood\"");
         let mut json: Value = serde_json::from_str(&text).unwrap();
-        for later in ["validated", "plateau", "health", "regular", "configuration"] {
+        for later in ["next_best", "highest", "validated", "plateau", "health", "regular", "configuration"] {
             assert!(json.as_object_mut().unwrap().remove(later).is_some(), "{later}");
         }
         assert!(json["text"].as_object_mut().unwrap().remove("corpora").is_some());

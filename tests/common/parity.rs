@@ -41,7 +41,7 @@ pub fn flat(tensor: &Tensor) -> Vec<f32> {
 pub fn check(case: &str, golden: &Golden, model: &Transformer, implementation: Implementation) {
     let mode = Mode { training: Some(0), implementation };
     let (source, target) = (golden.sequences("source"), golden.sequences("target_input"));
-    let targets = Targets { labels: golden.ids("input.labels"), padding: 0, smoothing: 0.1 };
+    let targets = Targets { labels: golden.ids("input.labels"), padding: 0, smoothing: 0.1, ..Targets::default() };
     let labels = targets.labels.iter().filter(|&&y| y != 0).count() as f64;
 
     let memory = model.encode(&source, &mode).unwrap();

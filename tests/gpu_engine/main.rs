@@ -57,14 +57,15 @@ fn engine(config: &ModelConfig, compute: DType) -> (Transformer, Engine) {
     (model, engine)
 }
 
-/// A batch with sentences of one tile and of several; one repeats the same token.
+/// A batch of weighted pairs with sentences of one tile and of several; one repeats the same token.
 fn batch() -> (Sequences, Sequences, Targets) {
     let (mut source, target) =
         (random_sequences(&[37, 3, 1, 20], V, "source"), random_sequences(&[5, 45, 1, 33], V, "target"));
     // A token with more rows than the threads of its gradient process at once.
     source.ids[..37].fill(9);
     let labels = random_sequences(&target.lengths, V, "labels").ids;
-    (source, target, Targets { labels, padding: 0, smoothing: 0.1 })
+    let weights = [0.5f32, 1.0, 0.0, 3.0].into_iter().flat_map(|weight| vec![weight; target.length]).collect();
+    (source, target, Targets { labels, padding: 0, smoothing: 0.1, weights })
 }
 
 /// Smoothed loss, negative log-likelihood and gradients of a pass on the processor.
@@ -161,7 +162,7 @@ fn passes_accumulate_and_repeat() {
     let batches = [batch(), {
         let (source, target) = (random_sequences(&[4, 9], V, "more"), random_sequences(&[8, 2], V, "more targets"));
         let labels = random_sequences(&[8, 2], V, "more labels").ids;
-        (source, target, Targets { labels, padding: 0, smoothing: 0.1 })
+        (source, target, Targets { labels, padding: 0, smoothing: 0.1, ..Targets::default() })
     }];
     let mut update = |which: &[usize]| {
         engine.begin().unwrap();
@@ -369,7 +370,12 @@ fn logits_that_do_not_fit_are_computed_in_parts() {
     const MANY: usize = 2048;
     let lengths = [30; 40];
     let (source, target) = (random_sequences(&lengths, MANY, "source"), random_sequences(&lengths, MANY, "target"));
-    let targets = Targets { labels: random_sequences(&lengths, MANY, "labels").ids, padding: 0, smoothing: 0.1 };
+    let targets = Targets {
+        labels: random_sequences(&lengths, MANY, "labels").ids,
+        padding: 0,
+        smoothing: 0.1,
+        ..Targets::default()
+    };
     let logits = 4 * MANY * target.ids.len();
     let pass = |bytes: usize| {
         let vocabulary = Vocabulary { source: MANY, target: MANY, ..VOCABULARY };
@@ -399,7 +405,7 @@ fn running_out_of_memory_leaves_room_for_less() {
     let mut engine = Engine::new(&model, Arc::new(Emulator::with_memory(4 << 20)), DType::F32).unwrap();
     let long: Vec<u32> = vec![60; 40];
     let (source, target) = (random_sequences(&long, V, "source"), random_sequences(&long, V, "target"));
-    let targets = Targets { labels: target.ids.clone(), padding: 0, smoothing: 0.1 };
+    let targets = Targets { labels: target.ids.clone(), padding: 0, smoothing: 0.1, ..Targets::default() };
     engine.begin().unwrap();
     let error = engine.pass(&source, &target, &targets, &Mode::training(1)).unwrap_err();
     assert!(error.to_string().contains("out of memory"), "{error}");

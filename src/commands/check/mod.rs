@@ -102,6 +102,9 @@ impl<'a> Training<'a> {
             }
         };
         let scripts: Vec<Option<Scripts>> = texts.all().map(scripts_of).collect();
+        for (text, _) in &texts.train {
+            report.keep(text.check_weights());
+        }
         // With tags, pairs may be of any language direction.
         let words = sample.learn(!self.config.tokenizer.tags.is_empty());
         let mut seen = Seen::default();

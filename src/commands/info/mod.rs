@@ -148,12 +148,20 @@ fn of_model(path: &Path, args: &InfoArgs) -> Result<Described> {
 
 /// What a checkpoint says of the training up to it.
 fn of_training(step: u64, directory: &Path) -> Result<History> {
-    let state = checkpoint::read_state(directory)?;
+    let mut state = checkpoint::read_state(directory)?;
+    // What other validations are compared with is long.
+    if let Some(best) = state["best"].as_object_mut() {
+        best.remove("lines");
+    }
     let entry = |key: &str| (key.to_owned(), state[key].clone());
-    Ok([("updates".to_owned(), Value::from(step))]
-        .into_iter()
-        .chain(["target_tokens", "seconds", "best"].map(entry))
-        .collect())
+    let mut history = vec![("updates".to_owned(), Value::from(step))];
+    history.extend(["target_tokens", "seconds", "best"].map(entry));
+    let next: Vec<Value> =
+        state["next_best"].as_array().into_iter().flatten().map(|next| next["step"].clone()).collect();
+    if !next.is_empty() {
+        history.push(("next_best".to_owned(), Value::from(next)));
+    }
+    Ok(history)
 }
 
 /// The entry on the final model in the log of a finished run: which it is, and its validation.
@@ -334,6 +342,10 @@ fn history_line(key: &str, value: &Value, metric: ValidMetric) -> String {
             format!("final model is: {}; {}", event["model"].as_str().unwrap_or_default(), scores.join(", "))
         }
         ("best", _) => "best validation: none".to_owned(),
+        ("next_best", Value::Array(steps)) => {
+            let steps: Vec<String> = steps.iter().map(Value::to_string).collect();
+            format!("next best, kept too: updates {}", steps.join(", "))
+        }
         ("seconds", value) => format!("time in training: {:.0} s", value.as_f64().unwrap_or_default()),
         (key, value) => match value.as_str() {
             Some(text) => format!("{}: {text}", key.replace('_', " ")),

@@ -7,8 +7,9 @@ use crate::config::{CorpusLocation, DataConfig};
 use crate::console::Notice;
 use crate::data::corpus::{Corpus, PairSource, Side, Tagged};
 use crate::data::hub::HubFiles;
-use crate::data::text::file::Uneven;
+use crate::data::text::file::{TextFile, Uneven};
 use crate::data::text::raw::{self, RawLines};
+use crate::data::weights::Weights;
 use crate::error::{Error, Result, suggestion};
 use crate::hub::Hub;
 
@@ -18,6 +19,8 @@ pub struct Text {
     place: Place,
     /// What is put in front of each source line.
     tag: Option<String>,
+    /// The file of the pairs' weights.
+    weights: Option<PathBuf>,
 }
 
 /// Where a corpus is.
@@ -45,12 +48,12 @@ impl Text {
     /// Two files.
     #[cfg(test)]
     pub fn files(source: impl Into<PathBuf>, target: impl Into<PathBuf>) -> Self {
-        Self { place: Place::Files { source: source.into(), target: target.into() }, tag: None }
+        Self { place: Place::Files { source: source.into(), target: target.into() }, tag: None, weights: None }
     }
 
     /// Opens it and reads it once; an epoch draws each pair `weight` times. Warns of carriage returns in files.
     pub fn open(&self, weight: f64, say: &dyn Fn(Notice)) -> Result<Box<dyn PairSource>> {
-        let corpus = self.place.open(weight, say)?;
+        let corpus = self.place.open(weight, self.weights.as_deref(), say)?;
         Ok(match &self.tag {
             Some(tag) => Box::new(Tagged { corpus, tag: tag.clone() }),
             None => corpus,
@@ -60,6 +63,17 @@ impl Text {
     /// What is put in front of each source line.
     pub fn tag(&self) -> Option<&str> {
         self.tag.as_deref()
+    }
+
+    /// Checks the weights of its pairs, if it has any; where the text itself cannot be read, only that they are weights.
+    pub fn check_weights(&self) -> Result<()> {
+        let Some(path) = &self.weights else { return Ok(()) };
+        let text = match &self.place {
+            Place::Files { source: file, .. } | Place::Tsv { file, .. } => TextFile::scan(file).ok(),
+            Place::Hub(_) => None,
+        };
+        must_be_there(path)?;
+        Weights::scan(path, text.as_ref()).map(|_| ())
     }
 
     /// Both sides as they are, without the tag, for finding mistakes in them: calls `each` with window after window.
@@ -109,12 +123,24 @@ impl Text {
 
 impl Place {
     /// As [`Text::open`], without the tag.
-    fn open(&self, weight: f64, say: &dyn Fn(Notice)) -> Result<Box<dyn PairSource>> {
+    fn open(&self, weight: f64, weights: Option<&Path>, say: &dyn Fn(Notice)) -> Result<Box<dyn PairSource>> {
         let corpus = match self {
             Self::Hub(files) => return Ok(Box::new(files.open(weight)?)),
             Self::Files { source, target } => Corpus::open(source, target, weight)?,
             Self::Tsv { file, columns } => Corpus::open_columns(file, *columns, weight)?,
         };
+        let corpus = match weights {
+            Some(path) => corpus.with_weights(path)?,
+            None => corpus,
+        };
+        if let Some(weights) = corpus.weights() {
+            let (path, mean, zeros) = (weights.path().display(), weights.mean, weights.zeros);
+            let of_zeros = if zeros > 0 { format!("; {zeros} pairs have a weight of 0") } else { String::new() };
+            say(match mean {
+                0.0 => Notice::Warning(format!("{path}: all weights are 0: nothing is learnt from these pairs")),
+                _ => Notice::Info(format!("{path}: the mean of the weights is {mean:.3}{of_zeros}")),
+            });
+        }
         for file in [corpus.source(), corpus.target()].into_iter().filter(|file| file.carriage_returns > 0) {
             let (path, lines) = (file.path().display(), file.carriage_returns);
             let s = if lines == 1 { "" } else { "s" };
@@ -187,7 +213,8 @@ impl Texts {
     /// # Errors
     /// Files are missing or data sets cannot be fetched; all of them are named, before any work begins.
     pub fn find(config: &DataConfig, common: &Common) -> Result<Self> {
-        let missing: Vec<Error> = config.locations().flat_map(missing_files).collect();
+        let weights = config.train.iter().filter_map(|corpus| must_exist(corpus.weights.as_ref()?, None).err());
+        let missing: Vec<Error> = config.locations().flat_map(missing_files).chain(weights).collect();
         if !missing.is_empty() {
             return Err(Error::many(missing));
         }
@@ -209,12 +236,12 @@ impl Texts {
             }
             let place = find(location, hub.as_ref());
             let place = place.map_err(|error| errors.push(error.context(format_args!("`{key}`")))).ok()?;
-            Some(Text { place, tag: tag.clone() })
+            Some(Text { place, tag: tag.clone(), weights: None })
         };
         let mut train = Vec::with_capacity(config.train.len());
         for (index, corpus) in config.train.iter().enumerate() {
             let text = find(&corpus.location, &corpus.tag, &format!("data.train[{index}]"));
-            train.extend(text.map(|text| (text, corpus.weight)));
+            train.extend(text.map(|text| (Text { weights: corpus.weights.clone(), ..text }, corpus.weight)));
         }
         let valid = config.valid.as_ref().and_then(|set| find(&set.location, &set.tag, "data.valid"));
         let test = config.test.as_ref().and_then(|set| find(&set.location, &set.tag, "data.test"));
@@ -233,7 +260,7 @@ pub fn find_one(location: &CorpusLocation, common: &Common) -> Result<Text> {
         CorpusLocation::Files { .. } | CorpusLocation::Tsv { .. } => None,
         CorpusLocation::Hub(_) => Some(Hub::open(common.offline)?),
     };
-    Ok(Text { place: find(location, hub.as_ref())?, tag: None })
+    Ok(Text { place: find(location, hub.as_ref())?, tag: None, weights: None })
 }
 
 fn find(location: &CorpusLocation, hub: Option<&Hub>) -> Result<Place> {

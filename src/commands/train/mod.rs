@@ -1,6 +1,7 @@
 //! `mt train`
 
 mod dry_run;
+mod finish;
 mod host;
 mod saver;
 
@@ -36,6 +37,7 @@ use crate::train::optimizer::Optimizer;
 use crate::train::profile::Profiler;
 use crate::train::state::TrainState;
 use crate::train::{Alone, End, Pipeline, Session, Trainer, Validation, memory, rehearse};
+use finish::Final;
 use host::RunHost;
 use saver::Saver;
 
@@ -220,7 +222,7 @@ fn train(
         signals,
         parameters,
         saver: Saver::start()?,
-        translations: Vec::new(),
+        latest: None,
     };
     let mut trainer = Trainer {
         model: &model,
@@ -257,7 +259,7 @@ fn resuming(run: &Path, common: &Common) -> String {
 fn is_over(run: &Path, config: &Config, args: &TrainArgs, common: &Common) -> Result<bool> {
     let Some(ended) = Ended::find(run, config)? else { return Ok(false) };
     info(format_args!("the run in {} has ended{}: its final model stays as it is", run.display(), ended.at()));
-    let Ended { update, made, monitored } = ended;
+    let Ended { update, made, monitored, candidates } = ended;
     if args.profile {
         note("nothing to profile: there were no updates");
     }
@@ -275,6 +277,7 @@ fn is_over(run: &Path, config: &Config, args: &TrainArgs, common: &Common) -> Re
         result["valid"] = made.as_ref().map_or(Value::Null, numbers);
         let set = |entry: &Value| (entry["set"].as_str().unwrap_or_default().to_owned(), numbers(entry));
         result["monitor"] = made.map_or(Value::Null, |_| monitored.iter().map(set).collect());
+        result["candidates"] = candidates.into();
         print(result)?;
     }
     Ok(true)
@@ -309,7 +312,7 @@ fn conclude(
             let help = format!("continue with {}", resuming(host.run, common));
             if common.json {
                 print(
-                    json!({ "run_dir": run.to_string(), "update": step, "ended": what, "model": null, "valid": null, "monitor": null }),
+                    json!({ "run_dir": run.to_string(), "update": step, "ended": what, "model": null, "valid": null, "monitor": null, "candidates": [] }),
                 )?;
             }
             return Err(Error::stopped(end == End::Terminated, what).help(help));
@@ -322,13 +325,13 @@ fn conclude(
         End::Patience => format!("{} validations without an improvement (valid.patience)", trainer.valid.patience),
     };
     trainer.log.line(&format!("training ended at update {step}: {why}"));
-    let (made, validation) = host.finish(trainer)?;
+    let Final { model: made, validation, candidates } = host.finish(trainer)?;
     if let (true, None, Some(signal)) = (host.validator.is_some(), &validation, host.signals.stop()) {
         let what = "stopped by a signal after training: the final model is saved, and not evaluated";
         let help = format!("evaluate it with {}", resuming(host.run, common));
         if common.json {
             print(
-                json!({ "run_dir": run.to_string(), "update": step, "ended": what, "model": made, "valid": null, "monitor": null }),
+                json!({ "run_dir": run.to_string(), "update": step, "ended": what, "model": made, "valid": null, "monitor": null, "candidates": [] }),
             )?;
         }
         return Err(Error::stopped(signal == End::Terminated, what).help(help));
@@ -338,6 +341,7 @@ fn conclude(
         let of = |numbers: fn(&Validation) -> Map<String, Value>| validation.as_ref().map(numbers).into();
         result["valid"] = of(Validation::numbers);
         result["monitor"] = of(Validation::monitored_numbers);
+        result["candidates"] = candidates.into();
         if let Some(profile) = profile {
             result["profile"] = profile.json();
         }

@@ -28,8 +28,8 @@ pub struct Snapshot {
     pub lock: Arc<Lock>,
     /// Its update.
     pub step: u64,
-    /// The update of the best validation so far.
-    pub best: Option<u64>,
+    /// The updates of the best validations so far, which are kept, the best one first.
+    pub best: Vec<u64>,
     /// Where each parameter lies in `values`.
     pub parameters: Arc<Parameters>,
     /// The parameters that the model is judged by.
@@ -70,10 +70,10 @@ impl Snapshot {
             .collect();
         checkpoint::save(&self.run, self.step, &named(self.parameters.entries(), &self.values), &moments, &self.state)?;
         checkpoint::set_pointer(&self.run, LAST, self.step)?;
-        if self.best == Some(self.step) {
+        if self.best.first() == Some(&self.step) {
             checkpoint::set_pointer(&self.run, BEST, self.step)?;
         }
-        let mut protected: Vec<u64> = self.best.into_iter().collect();
+        let mut protected = self.best.clone();
         let averaged = checkpoint::regular(&self.run, self.config.save_every, self.step)?;
         let surplus = averaged.len().saturating_sub(self.config.average_last);
         protected.extend(averaged[surplus..].iter().map(|(step, _)| *step));

@@ -42,7 +42,8 @@ fn a_data_set_of_the_hub_names_columns_not_files() {
         source: "en".into(),
         target: "de".into(),
     };
-    let first = CorpusConfig { location: CorpusLocation::Hub(split("train", None)), tag: None, weight: 2.0 };
+    let first =
+        CorpusConfig { location: CorpusLocation::Hub(split("train", None)), tag: None, weight: 2.0, weights: None };
     assert_eq!(config.data.train[0], first);
     assert!(config.data.train[1].location.sides()[0].ends_with("x/a"));
     assert_eq!(config.data.valid, Some(CorpusLocation::Hub(split("validation", Some("v1.0"))).into()));
@@ -55,7 +56,7 @@ fn a_data_set_of_the_hub_names_columns_not_files() {
 
 #[test]
 fn a_file_of_columns_is_named_with_their_numbers() {
-    let text = "[data]\nroot = \"x\"\ntrain = [{ tsv = \"a.tsv.gz\", source = 2, target = 1, weight = 0.5 }]\n\
+    let text = "[data]\nroot = \"x\"\ntrain = [{ tsv = \"a.tsv.gz\", source = 2, target = 1, weight = 0.5, weights = \"w.gz\" }]\n\
                 valid = { tsv = \"v.tsv\", source = 1, target = 3 }\n";
     let config = loaded(text, &[]);
     let CorpusLocation::Tsv { file, columns } = &config.data.train[0].location else {
@@ -63,6 +64,8 @@ fn a_file_of_columns_is_named_with_their_numbers() {
     };
     assert!(file.is_absolute() && file.ends_with("x/a.tsv.gz"));
     assert_eq!((columns, config.data.train[0].weight), (&[2, 1], 0.5));
+    let weights = config.data.train[0].weights.as_ref().unwrap();
+    assert!(weights.is_absolute() && weights.ends_with("x/w.gz"), "{weights:?}");
     let folder = Folder::new(&[("resolved.toml", &to_toml(&config))]);
     assert_eq!(folder.load(&["resolved.toml"], &[]).unwrap(), config);
 }

@@ -230,7 +230,12 @@ fn differences_name_the_keys() {
     ];
     assert_eq!(differences(&a, &b), expected);
     let mut c = a.clone();
-    c.data.train.push(CorpusConfig { location: CorpusLocation::files("s", "t"), tag: None, weight: 2.0 });
+    c.data.train.push(CorpusConfig {
+        location: CorpusLocation::files("s", "t"),
+        tag: None,
+        weight: 2.0,
+        weights: None,
+    });
     let train = "[{ source = \"s\", target = \"t\", weight = 2.0 }]";
     assert_eq!(differences(&a, &c), [triple("data.train", "[]", train)]);
 }

@@ -142,7 +142,11 @@ fn the_paper_s_configurations_say_what_the_paper_says() {
             })
         };
         let data = config.data;
-        assert_eq!(data.train, [CorpusConfig { location: set("train"), tag: None, weight: 1.0 }], "{name}");
+        assert_eq!(
+            data.train,
+            [CorpusConfig { location: set("train"), tag: None, weight: 1.0, weights: None }],
+            "{name}"
+        );
         assert_eq!((data.valid, data.test), (Some(set("validation").into()), Some(set("test").into())), "{name}");
     }
 }
@@ -161,7 +165,12 @@ fn full() -> Json {
         })
     };
     let mut config = Config::default();
-    config.data.train.push(CorpusConfig { location: location(), tag: name("<2b>"), weight: 1.0 });
+    config.data.train.push(CorpusConfig {
+        location: location(),
+        tag: name("<2b>"),
+        weight: 1.0,
+        weights: Some("w".into()),
+    });
     config.data.valid = Some(SetConfig { tag: name("<2b>"), ..location().into() });
     config.data.test = config.data.valid.clone();
     config.data.monitor.push(SetConfig { tag: name("<2b>"), name: name("n"), ..location().into() });

@@ -44,23 +44,31 @@ struct LogitRow {
     float largest, exponentials, total, chosen;
 };
 
-// losses[0] = smoothed loss, losses[1] = negative log-likelihood.
-__device__ inline void put_losses(float* losses, const LogitRow& row, float smoothing, const Outputs& outputs) {
+// What the loss of a row is: its label, label smoothing, what the smoothed loss is multiplied by, and the tokens of the softmax.
+struct RowTarget {
+    unsigned label;
+    float smoothing, weight;
+    Outputs outputs;
+};
+
+// losses[0] = weight · smoothed loss, losses[1] = negative log-likelihood.
+__device__ inline void put_losses(float* losses, const LogitRow& row, const RowTarget& target) {
     // Differences first: log Σ e^x lies near the largest logit, however far that is from zero.
     const float log_sum = logf(row.exponentials), nll = log_sum + (row.largest - row.chosen);
-    losses[0] = (1.0f - smoothing) * nll + smoothing * (log_sum + (row.largest - row.total / outputs.count()));
+    const float uniform = log_sum + (row.largest - row.total / target.outputs.count());
+    losses[0] = target.weight * ((1.0f - target.smoothing) * nll + target.smoothing * uniform);
     losses[1] = nll;
 }
 
 // Eight logits from token `j` on become gradients; those that are not among the outputs, zero.
 template <class T>
-__device__ inline void put_gradient(T* to, float (&x)[LOGITS], const LogitRow& row, float smoothing, const Outputs& outputs,
-                                    unsigned j, unsigned label) {
-    const float inverse = 1.0f / row.exponentials, uniform = smoothing / outputs.count();
+__device__ inline void put_gradient(T* to, float (&x)[LOGITS], const LogitRow& row, const RowTarget& target, unsigned j) {
+    const float inverse = target.weight / row.exponentials;
+    const float uniform = target.weight * (target.smoothing / target.outputs.count());
 #pragma unroll
     for (int i = 0; i < LOGITS; i++) {
-        x[i] = outputs.has(j + i) ? exponential<T>(x[i] - row.largest) * inverse - uniform : 0.0f;
-        if (j + i == label) x[i] -= 1.0f - smoothing;
+        x[i] = target.outputs.has(j + i) ? exponential<T>(x[i] - row.largest) * inverse - uniform : 0.0f;
+        if (j + i == target.label) x[i] -= target.weight * (1.0f - target.smoothing);
     }
     store<LOGITS>(to + j, x);
 }
@@ -68,11 +76,11 @@ __device__ inline void put_gradient(T* to, float (&x)[LOGITS], const LogitRow& r
 // A thread keeps up to this many times eight bf16 logits in registers, so that a row is read only once.
 constexpr int HELD = 8;
 
-__device__ inline void smoothed_loss_of_held(bf16* logits, float* losses, unsigned label, float smoothing,
-                                             const Outputs& outputs, unsigned gradient) {
+__device__ inline void smoothed_loss_of_held(bf16* logits, float* losses, const RowTarget& target, unsigned gradient) {
+    const Outputs& outputs = target.outputs;
     const unsigned vocabulary = outputs.vocabulary;
     __shared__ float maxima[LOSS_WARPS], sums[LOSS_WARPS], totals[LOSS_WARPS];
-    LogitRow row = {-INFINITY, 0, 0, to_float(logits[label])};
+    LogitRow row = {-INFINITY, 0, 0, to_float(logits[target.label])};
     uint4 held[HELD];
 #pragma unroll
     for (int k = 0; k < HELD; k++) {
@@ -104,15 +112,16 @@ __device__ inline void smoothed_loss_of_held(bf16* logits, float* losses, unsign
     });
     row.exponentials = of_block<true>(sums, row.exponentials);
     row.total = of_block<true>(totals, row.total);
-    if (threadIdx.x == 0) put_losses(losses, row, smoothing, outputs);
-    if (gradient) each([&](float (&x)[LOGITS], unsigned j) { put_gradient(logits, x, row, smoothing, outputs, j, label); });
+    if (threadIdx.x == 0) put_losses(losses, row, target);
+    if (gradient) each([&](float (&x)[LOGITS], unsigned j) { put_gradient(logits, x, row, target, j); });
 }
 
-// losses[row] = smoothed loss and negative log-likelihood over all tokens but `left_out`; with `gradient` the logits become the smoothed loss's gradient, and
-// the rest of a row, up to the stride (a multiple of eight), becomes zero.
+// losses[row] = smoothed loss, times the row's weight (1 if there are no `weights`), and negative log-likelihood, both over all
+// tokens but `left_out`; with `gradient` the logits become the former's gradient, and the rest of a row, up to the stride (a
+// multiple of eight), becomes zero.
 template <class T>
-__device__ void smoothed_loss(T* all_logits, float* all_losses, const unsigned* labels, float smoothing, unsigned vocabulary,
-                              unsigned stride, unsigned left_out, unsigned gradient) {
+__device__ void smoothed_loss(T* all_logits, float* all_losses, const unsigned* labels, const float* weights, float smoothing,
+                              unsigned vocabulary, unsigned stride, unsigned left_out, unsigned gradient) {
     const Outputs outputs = {vocabulary, left_out};
     __shared__ float maxima[LOSS_WARPS], sums[LOSS_WARPS], totals[LOSS_WARPS];
     T* logits = all_logits + size_t(blockIdx.x) * stride;
@@ -124,9 +133,10 @@ __device__ void smoothed_loss(T* all_logits, float* all_losses, const unsigned* 
         for (unsigned j = threadIdx.x * LOGITS; gradient && j < vocabulary; j += blockDim.x * LOGITS) store<LOGITS>(logits + j, none);
         return;
     }
+    const RowTarget target = {label, smoothing, weights ? weights[blockIdx.x] : 1.0f, outputs};
     if constexpr (sizeof(T) == sizeof(bf16)) {
         if (vocabulary <= HELD * LOGITS * blockDim.x) {
-            smoothed_loss_of_held(logits, losses, label, smoothing, outputs, gradient);
+            smoothed_loss_of_held(logits, losses, target, gradient);
             return;
         }
     }
@@ -155,12 +165,12 @@ __device__ void smoothed_loss(T* all_logits, float* all_losses, const unsigned* 
     row.largest = largest;
     row.exponentials = of_block<true>(sums, scaled);
     row.total = of_block<true>(totals, row.total);
-    if (threadIdx.x == 0) put_losses(losses, row, smoothing, outputs);
+    if (threadIdx.x == 0) put_losses(losses, row, target);
     if (!gradient) return;
     for (unsigned j = threadIdx.x * LOGITS; j < vocabulary; j += blockDim.x * LOGITS) {
         float x[LOGITS];
         load_logits(logits + j, j, outputs, x);
-        put_gradient(logits, x, row, smoothing, outputs, j, label);
+        put_gradient(logits, x, row, target, j);
     }
 }
 
@@ -191,9 +201,10 @@ KERNEL_OF(ADD_THREADS) add_losses(double* sums, const float* losses, unsigned ro
 LAUNCHABLE(add_losses)
 
 #define DEFINE(T, name)                                                                                                 \
-    KERNEL_OF(LOSS_WARPS * WARP, 2) smoothed_loss_##name(T* logits, float* losses, const unsigned* labels, float smoothing, \
-                                unsigned vocabulary, unsigned stride, unsigned left_out, unsigned gradient) {           \
-        smoothed_loss<T>(logits, losses, labels, smoothing, vocabulary, stride, left_out, gradient);                    \
+    KERNEL_OF(LOSS_WARPS * WARP, 2) smoothed_loss_##name(T* logits, float* losses, const unsigned* labels, const float* weights, \
+                                float smoothing, unsigned vocabulary, unsigned stride, unsigned left_out,               \
+                                unsigned gradient) {                                                                    \
+        smoothed_loss<T>(logits, losses, labels, weights, smoothing, vocabulary, stride, left_out, gradient);           \
     }                                                                                                                   \
     LAUNCHABLE(smoothed_loss_##name)
 FOR_NUMBERS(DEFINE)

@@ -17,11 +17,12 @@ const LOGITS: usize = 8;
 const HELD: usize = 8;
 
 impl Kernels {
-    /// The losses [rows, 2] of rows of logits, which become their gradient where it is wanted. The token `left_out`, if there is
-    /// one, takes no part in the softmax.
+    /// The losses [rows, 2] of rows of logits, which become their gradient where it is wanted. `weights` [rows], by which the
+    /// smoothed losses are multiplied, may be [`Address::NONE`], for 1. The token `left_out`, if there is one, takes no part in the
+    /// softmax.
     pub fn smoothed_loss(
         &self,
-        [logits, losses, labels]: [Address; 3],
+        [logits, losses, labels, weights]: [Address; 4],
         smoothing: f32,
         [rows, vocabulary, stride]: [usize; 3],
         left_out: Option<u32>,
@@ -33,7 +34,7 @@ impl Kernels {
         let warps = if vocabulary <= held_by_half { WARPS / 2 } else { WARPS };
         let (rows, vocabulary, stride, gradient) = (rows as u32, vocabulary as u32, stride as u32, u32::from(gradient));
         let left_out = left_out.unwrap_or(NO_LABEL);
-        let arguments = arguments![logits, losses, labels, smoothing, vocabulary, stride, left_out, gradient];
+        let arguments = arguments![logits, losses, labels, weights, smoothing, vocabulary, stride, left_out, gradient];
         // SAFETY: the types are those of `smoothed_loss` in loss.cu.
         unsafe {
             self.queue.launch(

@@ -13,13 +13,13 @@ pub(in crate::gpu) const LOGIT_BYTES: usize = 2 << 30;
 /// The fewest rows of a chunk of logits, where memory is short.
 const FEWEST_LOGIT_ROWS: usize = 256;
 impl Pass<'_> {
-    /// Adds the losses to the sums. In training, also adds to the gradients of the projection; returns that of the states.
+    /// Adds the losses to the sums; `weights` may be [`Address::NONE`], for 1 everywhere. In training, also adds to the gradients of the projection; returns that of the states.
     pub(super) fn loss(
         &mut self,
         output: &Linear,
         states: Address,
         side: &Side,
-        labels: Address,
+        [labels, weights]: [Address; 2],
         targets: &Targets,
     ) -> Result<Address> {
         let left_out = self.engine.model.config().left_out(targets.padding);
@@ -32,7 +32,8 @@ impl Pass<'_> {
             let count = chunk.min(rows - start);
             let x = self.after(states, start * self.d);
             self.project(x, count, output, logits)?;
-            let of_chunk = [logits, losses.plus(8 * start), labels.plus(4 * start)];
+            let weights = if weights == Address::NONE { weights } else { weights.plus(4 * start) };
+            let of_chunk = [logits, losses.plus(8 * start), labels.plus(4 * start), weights];
             let sizes = [count, output.out, output.stride];
             self.engine.kernels.smoothed_loss(of_chunk, targets.smoothing, sizes, left_out, training)?;
             if training {

@@ -76,11 +76,15 @@ pub fn run(engine: &mut Engine, source: &Sequences, target: &Sequences, targets:
     }
     let labels = target_rows.padded.iter().map(|&row| targets.labels[row as usize]);
     let labels: Vec<u32> = labels.map(|y| if y == targets.padding { NO_LABEL } else { y }).collect();
+    let has_weights = !targets.weights.is_empty();
+    let of_rows = target_rows.padded.iter().filter(|_| has_weights);
+    let weights: Vec<u32> = of_rows.map(|&row| targets.weights[row as usize].to_bits()).collect();
     let mut cargo = Cargo::default();
     let (source, target) = (cargo.add_side(&source, learned), cargo.add_side(&target_rows, learned));
-    let labels = cargo.add(&labels);
+    let [labels, weights] = [labels, weights].map(|rows| cargo.add(&rows));
     let base = cargo.send(engine)?;
     let (source, target, labels) = (source.moved(base), target.moved(base), base.plus(labels));
+    let weights = if has_weights { base.plus(weights) } else { Address::NONE };
 
     engine.column_sums.begin();
     let mut pass = Pass::new(engine, *mode);
@@ -91,7 +95,7 @@ pub fn run(engine: &mut Engine, source: &Sequences, target: &Sequences, targets:
     let key_values = pass.project_memory(&projections, encoded.output, source.side.rows, key_values)?;
     let memory = Memory { states: encoded.output, side: source.side, key_values };
     let decoded = pass.forward(&plan.decoder, &target.side, Some(&memory))?;
-    let g = pass.loss(&plan.output, decoded.output, &target.side, labels, targets)?;
+    let g = pass.loss(&plan.output, decoded.output, &target.side, [labels, weights], targets)?;
     if !mode.is_training() {
         return Ok(());
     }
@@ -127,7 +131,8 @@ fn check(engine: &Engine, plan: &Plan, source: &Sequences, target: &Sequences, t
     if let Some(label) = targets.labels.iter().find(unknown) {
         return Err(Error::failure(format!("label {label} is outside the vocabulary of {}", plan.output.out)));
     }
-    if targets.labels.len() != target.ids.len() || source.batch() != target.batch() {
+    let is_whole = targets.weights.is_empty() || targets.weights.len() == target.ids.len();
+    if targets.labels.len() != target.ids.len() || !is_whole || source.batch() != target.batch() {
         return Err(Error::failure("a batch whose parts have different sizes"));
     }
     Ok(())

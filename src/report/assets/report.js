@@ -345,6 +345,20 @@ function histogram(parent, title, unit, { start, width, counts }, digits) {
   parent.append(box);
 }
 
+/* What the final model could have been. */
+function candidates() {
+  const parent = document.getElementById("events");
+  for (const run of runs.filter(run => entries(run, "candidate").length)) {
+    const list = make("ul"), of = runs.length > 1 ? ` of ${run.name}` : "";
+    for (const e of entries(run, "candidate")) {
+      const scores = SCORES.map(([name, key]) => e[key] == null ? "" : `, ${name} ${e[key].toFixed(2)}`).join("");
+      const text = `${e.model}: loss ${e.loss == null ? "not finite" : e.loss.toFixed(3)}${scores}`;
+      list.append(make("li", {}, make(e.chosen ? "b" : "span", { textContent: text })));
+    }
+    parent.append(make("h2", { textContent: `What the final model${of} was chosen from` }), list);
+  }
+}
+
 function incidents() {
   const parent = document.getElementById("events");
   const words = {
@@ -427,7 +441,7 @@ function configuration() {
 
 document.getElementById("about").textContent = runs.map(run => run.directory).join(", ");
 /* What one part cannot read does not hide the others. */
-for (const part of [controls, tiles, significance, redraw, incidents, samples, attention, corpus, configuration]) {
+for (const part of [controls, tiles, significance, redraw, candidates, incidents, samples, attention, corpus, configuration]) {
   try {
     part();
   } catch (error) {

@@ -75,12 +75,15 @@ pub fn batches(data: &Data, config: &Config, position: SamplerPosition) -> Resul
             pairs.sort_by_key(|(_, pair)| larger_side(pair));
             let (indices, pairs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
             let part = |part: Range<usize>| {
-                Batch::new(&pairs[part.clone()], &special).with_origin(indices[part].to_vec(), epoch)
+                let indices = &indices[part.clone()];
+                let batch = Batch::new(&pairs[part], &special).with_weights(corpus.weights(indices));
+                batch.with_origin(indices.to_vec(), epoch)
             };
             split_by_tokens(&pairs, batch_tokens).into_iter().map(part).collect()
         } else {
             let pairs: Vec<_> = indices.iter().map(|&index| corpus.ids(index)).collect();
-            vec![Batch::new(&pairs, &special).with_origin(indices, epoch)]
+            let batch = Batch::new(&pairs, &special).with_weights(corpus.weights(&indices));
+            vec![batch.with_origin(indices, epoch)]
         };
         Some(Ok(Prepared { item, position: sampler.position() }))
     })

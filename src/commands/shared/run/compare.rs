@@ -57,6 +57,7 @@ fn decides_nothing_after_the_end(key: &str) -> bool {
         "train.log_every",
         "train.save_every",
         "train.keep",
+        "train.keep_best",
         "train.max_skipped",
         "valid.samples",
         "valid.on_start",
@@ -227,11 +228,13 @@ pub fn text(state: &TrainState, new: &TextChecksums, config: &Config) -> Result<
     let other: Vec<_> = (0..config.train.len()).filter(is_other).map(|number| &config.train[number].location).collect();
     let mut errors = Vec::new();
     if old.train != new.train {
-        errors.push(changed("training", &filters, &other, is_known));
+        let is_weighted = config.train.iter().any(|corpus| corpus.weights.is_some());
+        let what = if is_weighted { "training text, or the weights of its pairs," } else { "training text" };
+        errors.push(changed(what, &filters, &other, is_known));
     }
     if valid {
         errors.push(changed(
-            "validation",
+            "validation text",
             &[],
             &config.valid.iter().map(|set| &set.location).collect::<Vec<_>>(),
             true,
@@ -254,7 +257,7 @@ fn changed(what: &str, filters: &[String], texts: &[&CorpusLocation], is_known: 
         [] => String::new(),
         keys => format!(", or only what `{}` leaves of it", keys.join("` and `")),
     };
-    let what = format!("the {what} text has changed since the run began{or}");
+    let what = format!("the {what} has changed since the run began{or}");
     let error = match texts {
         [] => Error::usage(what),
         [text] => Error::usage(what).at(text.to_string()),
@@ -281,6 +284,7 @@ mod tests {
             location: CorpusLocation::Files { source: "a.en".into(), target: "a.de".into() },
             tag: None,
             weight,
+            weights: None,
         };
         let config = |weights: &[f64]| {
             let mut config = Config::default();
@@ -313,6 +317,7 @@ mod tests {
             },
             tag: None,
             weight: 1.0,
+            weights: None,
         });
         let config = Config { data: DataConfig { train: train.to_vec(), ..config.data }, ..Config::default() };
         let checksums = |corpora: &[&str]| TextChecksums {

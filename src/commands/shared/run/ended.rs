@@ -18,6 +18,8 @@ pub struct Ended {
     pub made: Option<Value>,
     /// Those of the final model on the sets of `data.monitor`.
     pub monitored: Vec<Value>,
+    /// What that was chosen from, if there was a choice.
+    pub candidates: Vec<Value>,
 }
 
 impl Ended {
@@ -37,7 +39,7 @@ impl Ended {
             Ok(entries) => entries,
             // Nothing says whether the model was validated; it is whole, which counts for more.
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Ok(Some(Self { update: None, made: None, monitored: Vec::new() }));
+                return Ok(Some(Self { update: None, made: None, monitored: Vec::new(), candidates: Vec::new() }));
             }
             Err(error) => return Err(Error::io("read the log", &path, error)),
         };
@@ -46,8 +48,17 @@ impl Ended {
         let is_validated = config.valid.every > 0 && config.data.valid.is_some();
         let update = entries.iter().rev().find_map(|entry| entry["update"].as_u64());
         let is_of_final = |entry: &Value| entry["event"] == "monitor" && entry["model"].is_string();
-        let monitored = entries.into_iter().filter(is_of_final).collect();
-        Ok((made.is_some() || !is_validated).then_some(Self { update, made, monitored }))
+        let (mut monitored, mut candidates) = (Vec::new(), Vec::new());
+        for mut entry in entries {
+            if is_of_final(&entry) {
+                monitored.push(entry);
+            } else if entry["event"] == "candidate" {
+                let fields = entry.as_object_mut().into_iter();
+                fields.for_each(|fields| fields.retain(|key, _| !["event", "update"].contains(&key.as_str())));
+                candidates.push(entry);
+            }
+        }
+        Ok((made.is_some() || !is_validated).then_some(Self { update, made, monitored, candidates }))
     }
 
     /// " at update 12", if that is known.

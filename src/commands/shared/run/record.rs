@@ -17,13 +17,20 @@ pub type Values = BTreeMap<String, String>;
 const SCHEDULE: &str = "train.schedule.";
 /// The weights of the corpora.
 pub const WEIGHTS: &str = "data.train.weight";
+/// Whether the pairs of the corpora have weights; the checksum of the text tells which.
+const WEIGHTS_OF_PAIRS: &str = "data.train.weights";
 
-/// The values of all keys as TOML, by dotted name. Of the training corpora, which may be moved, only the weights.
+/// The values of all keys as TOML, by dotted name. Of the training corpora, which may be moved, only the weights, and whether their
+/// pairs have weights.
 pub fn values(config: &Config) -> Values {
     let mut values = config::values(config);
     values.remove("data.train");
     let weights = config.data.train.iter().map(|corpus| corpus.weight).collect::<Vec<_>>();
     values.insert(WEIGHTS.to_owned(), format!("{weights:?}"));
+    let of_pairs: Vec<bool> = config.data.train.iter().map(|corpus| corpus.weights.is_some()).collect();
+    if of_pairs.contains(&true) {
+        values.insert(WEIGHTS_OF_PAIRS.to_owned(), format!("{of_pairs:?}"));
+    }
     values
 }
 
@@ -99,9 +106,10 @@ pub fn adapt(state: &mut TrainState, before: &Values, config: &Config, text: Tex
         is_other_text.then(|| "is that of another validation text".to_owned())
     };
     if why.is_some() {
-        state.best = None;
+        state.forget_validations();
+    }
+    if state.step < config.valid.patience_after {
         state.stale = 0;
-        state.plateau.forget_the_best();
     }
     state.configuration.retain(|key, _| !is_of_state(key));
     state.configuration.extend(now.into_iter().filter(|(key, _)| is_of_state(key)));
@@ -162,8 +170,8 @@ pub fn refuse_other_model(config: &Config, run: &Path, directory: &Path) -> Resu
 mod tests {
     use super::*;
     use crate::metrics::Tokenize;
+    use crate::train::best::Judged;
     use crate::train::schedule::{Decay, ScheduleConfig};
-    use crate::train::state::Best;
 
     #[test]
     fn only_what_changes_a_model_makes_it_another() {
@@ -242,7 +250,7 @@ mod tests {
     /// The state of a checkpoint that was trained with `config` and has something to lose.
     fn state_of(config: &Config) -> TrainState {
         let mut state = TrainState {
-            best: Some(Best { step: 5, value: 30.0, loss: 2.0 }),
+            best: Some(Judged { step: 5, value: 30.0, loss: 2.0, lines: Vec::new() }),
             stale: 2,
             text: TextChecksums { train: "t".to_owned(), valid: Some("v".to_owned()), ..TextChecksums::default() },
             configuration: of(config),

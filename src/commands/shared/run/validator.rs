@@ -20,7 +20,7 @@ use crate::decode::source::Reader;
 use crate::decode::translate::{TranslateOptions, Translation, Translator};
 use crate::decode::{Ending, Strategy};
 use crate::error::{Error, Result};
-use crate::metrics::{BleuOptions, ChrfOptions, Metric, Statistics, bleu};
+use crate::metrics::{BleuOptions, ChrfOptions, Metric, Statistics, bleu, resample};
 use crate::model::Transformer;
 use crate::train::evaluate::Evaluator;
 use crate::train::{Score, Validation};
@@ -149,13 +149,42 @@ impl Validator {
         evaluator: &mut Evaluator<'_>,
         signals: &Signals,
     ) -> Result<Option<Validation>> {
-        let Some(mut validation) = self.set.score(model, evaluator, signals)? else { return Ok(None) };
+        let Some(validation) = self.score_alone(model, evaluator, signals)? else { return Ok(None) };
+        self.with_monitored(validation, model, evaluator, signals)
+    }
+
+    /// The scores of the validation set alone, which decide; otherwise as [`Validator::score`].
+    pub fn score_alone(
+        &self,
+        model: &Transformer,
+        evaluator: &mut Evaluator<'_>,
+        signals: &Signals,
+    ) -> Result<Option<Validation>> {
+        self.set.score(model, evaluator, signals)
+    }
+
+    /// What [`Validator::score_alone`] has given for this model, with the scores of the sets that are monitored.
+    pub fn with_monitored(
+        &self,
+        mut validation: Validation,
+        model: &Transformer,
+        evaluator: &mut Evaluator<'_>,
+        signals: &Signals,
+    ) -> Result<Option<Validation>> {
+        validation.monitored.clear();
         for (name, set) in self.monitored.iter().filter(|_| validation.loss.is_finite()) {
             let Some(scores) = set.score(model, evaluator, signals)? else { return Ok(None) };
             let scores = Validation { translations: Vec::new(), ..scores };
             validation.monitored.push((name.clone(), scores));
         }
         Ok(Some(validation))
+    }
+
+    /// Whether two validations' scores, given by their [`Validation::lines`], differ by more than chance.
+    pub fn differ(&self, a: &[u32], b: &[u32]) -> bool {
+        let metric = self.set.judge();
+        metric
+            .is_some_and(|metric| resample::differ(metric, &[a, b].map(|lines| Statistics::from_counts(metric, lines))))
     }
 }
 
@@ -246,11 +275,29 @@ impl ScoredSet {
         })
     }
 
-    /// The score of the set's translations by a metric.
-    fn score_of(&self, metric: &dyn Metric, texts: &[&str]) -> Result<Score> {
-        let references = self.references.iter().map(String::as_str).collect();
-        let statistics = Statistics::new(metric, texts, &[references])?;
-        Ok(Score { key: metric.key(), name: metric.name(), value: metric.score(&statistics.sum()) })
+    /// The metric of translations that decides, if one does.
+    fn judge(&self) -> Option<&dyn Metric> {
+        match self.metric {
+            ValidMetric::Bleu => Some(&self.bleu),
+            ValidMetric::Chrf => Some(&self.chrf),
+            ValidMetric::Loss => None,
+        }
+    }
+
+    /// Adds the scores of the set's translations, and the value by which the model is judged.
+    fn add_scores(&self, validation: &mut Validation, texts: &[&str]) -> Result<()> {
+        validation.value = validation.loss;
+        let metrics: [&dyn Metric; 2] = [&self.bleu, &self.chrf];
+        for metric in metrics {
+            let references = self.references.iter().map(String::as_str).collect();
+            let statistics = Statistics::new(metric, texts, &[references])?;
+            let value = metric.score(&statistics.sum());
+            if self.judge().is_some_and(|judge| judge.key() == metric.key()) {
+                (validation.value, validation.lines) = (value, statistics.counts());
+            }
+            validation.scores.push(Score { key: metric.key(), name: metric.name(), value });
+        }
+        Ok(())
     }
 
     /// Loss over the whole set, translations and their scores; `None` if a signal stops it. If the loss is not finite, nothing
@@ -276,13 +323,7 @@ impl ScoredSet {
         let translations = translator.translate_while(&self.sources, &self.options, |_| !stops())?;
         let Some(translations) = translations else { return Ok(None) };
         let texts: Vec<&str> = translations.iter().map(|t| t.best().text.as_str()).collect();
-        let [bleu, chrf] = [self.score_of(&self.bleu, &texts)?, self.score_of(&self.chrf, &texts)?];
-        validation.value = match self.metric {
-            ValidMetric::Bleu => bleu.value,
-            ValidMetric::Chrf => chrf.value,
-            ValidMetric::Loss => validation.loss,
-        };
-        validation.scores = vec![bleu, chrf];
+        self.add_scores(&mut validation, &texts)?;
         let samples = self.sources.iter().zip(&self.references).zip(&texts).take(self.samples);
         validation.samples = samples
             .map(|((source, reference), text)| {
