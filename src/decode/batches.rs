@@ -79,7 +79,7 @@ fn overlapped<'b, T: Sync, R: Send>(
 }
 
 impl Ensemble {
-    /// Up to `options.n_best` hypotheses of each source, in order; none for a source without tokens. `sources` has a list for
+    /// The hypotheses of each source, in order; none for a source without tokens. `sources` has a list for
     /// each member. They are batched by length. Stops without a result if `go_on`, asked after each batch with the indices of
     /// its sources, returns false.
     ///
@@ -101,10 +101,7 @@ impl Ensemble {
         let most = self.rows(options.asks_for_all()) / options.rows();
         let batches: Vec<_> = source::batches(&order, longest, options.batch_tokens, most).collect();
         let mut finish = |batch: &[usize], found: Vec<Vec<Hypothesis>>| {
-            for (&i, mut hypotheses) in batch.iter().zip(found) {
-                hypotheses.truncate(options.n_best);
-                results[i] = hypotheses;
-            }
+            batch.iter().zip(found).for_each(|(&i, hypotheses)| results[i] = hypotheses);
             go_on(batch)
         };
         let work = |batch: &[usize]| self.batch(sources, batch, prefix, options);

@@ -15,6 +15,7 @@ use crate::data::corpus::Side;
 use crate::data::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
 pub use options::TranslateOptions;
+use translation::PartTranslation;
 pub(super) use translation::has_space_between;
 pub use translation::{Candidate, Translation};
 
@@ -82,27 +83,30 @@ impl Translator {
             go_on(done)
         };
         let Some(found) = self.models.translate(&sources, &prefix, options, go_on)? else { return Ok(None) };
-        let mut translations: Vec<Option<Translation>> = (0..lines.len()).map(|_| None).collect();
+        let mut parts: Vec<Vec<PartTranslation>> = lines.iter().map(|_| Vec::new()).collect();
         // A model with fewer positions than the first may have cut what the first takes whole.
         let is_cut: Vec<bool> = (0..found.len()).map(|i| sources.iter().any(|of_model| of_model[i].cut)).collect();
-        for ((source, hypotheses), source_cut) in sources.swap_remove(0).into_iter().zip(found).zip(is_cut) {
-            let place = &mut translations[source.line];
+        // Samples are in no order.
+        let ranked = !matches!(options.strategy, Strategy::Sample(_));
+        for ((source, mut hypotheses), source_cut) in sources.swap_remove(0).into_iter().zip(found).zip(is_cut) {
+            if forced(&source) == 0 {
+                hypotheses.truncate(options.n_best);
+            }
             let candidate = |hypothesis| self.candidate(hypothesis, forced(&source));
             let mut n_best: Vec<Candidate> = hypotheses.into_iter().map(candidate).collect();
-            // Without the forced tokens, another may be the best. Samples are in no order.
-            if forced(&source) > 0 && !matches!(options.strategy, Strategy::Sample(_)) {
+            // Without the forced tokens, another may be the best.
+            if forced(&source) > 0 && ranked {
                 n_best.sort_by(|a, b| b.score.total_cmp(&a.score));
             }
-            if n_best.is_empty() {
-                continue;
+            if !n_best.is_empty() {
+                parts[source.line].push(PartTranslation { source, source_cut, n_best });
             }
-            let translation = Translation { n_best, source_cut, parts: vec![source] };
-            *place = Some(match place.take() {
-                Some(before) => before.joined(translation),
-                None => translation,
-            });
         }
-        Ok(Some(translations.into_iter().map(|translation| translation.unwrap_or_else(Translation::blank)).collect()))
+        let translation = |parts: Vec<PartTranslation>| match parts.is_empty() {
+            true => Translation::blank(),
+            false => Translation::of_parts(parts, ranked, options.n_best),
+        };
+        Ok(Some(parts.into_iter().map(translation).collect()))
     }
 
     /// Scores given translations: for each pair of a source and a target, returns the
