@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use indicatif::ProgressBar;
 use serde_json::json;
 
+use super::shared::decimals::decimals;
 use super::shared::decoding::translator;
 use super::shared::doubtful::of_unknown;
 use super::shared::input::{Input, shown_name, with_tag};
@@ -104,7 +105,7 @@ fn shown(
         return json.to_string();
     }
     match if args.normalize { average } else { sum } {
-        Some(number) => format!("{number:.6}"),
+        Some(number) => decimals(number),
         None => "nan".to_owned(),
     }
 }

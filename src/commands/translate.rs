@@ -7,6 +7,7 @@ use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
 use super::shared::attention::AttentionFile;
+use super::shared::decimals::decimals;
 use super::shared::decoding;
 use super::shared::doubtful::Doubtful;
 use super::shared::input::{self, Lines};
@@ -177,7 +178,8 @@ impl<'a> Writer<'a> {
             let mut alignments = alignments.iter();
             for Candidate { text, log_prob, score, .. } in &translation.n_best {
                 let alignment = alignments.next().map(|alignment| format!(" ||| {alignment}")).unwrap_or_default();
-                output.line(&format!("{number} ||| {text}{alignment} ||| LogProb= {log_prob:.6} ||| {score:.6}"))?;
+                let (log_prob, score) = (decimals(*log_prob), decimals(*score));
+                output.line(&format!("{number} ||| {text}{alignment} ||| LogProb= {log_prob} ||| {score}"))?;
             }
         } else if let Some(alignment) = alignments.first() {
             output.line(&format!("{} ||| {alignment}", translation.best().text))?;

@@ -143,12 +143,12 @@ impl Continuation {
     pub const IMPOSSIBLE: Self = Self { token: 0, log_prob: f32::NEG_INFINITY };
 
     /// The log-probability, or `None` where the continuation is impossible. A value just above 0, which rounding in a
-    /// softmax can give, counts as 0: the search relies on sums that never rise.
+    /// softmax can give, counts as 0: the search relies on sums that never rise. So does -0, for those who print it.
     fn log_prob(&self) -> Result<Option<f64>> {
         if self.log_prob.is_nan() || self.log_prob == f32::INFINITY {
             return Err(not_a_number());
         }
-        Ok((self.log_prob > f32::NEG_INFINITY).then(|| f64::from(self.log_prob.min(0.0))))
+        Ok((self.log_prob > f32::NEG_INFINITY).then(|| f64::from(self.log_prob.min(0.0) + 0.0)))
     }
 }
 

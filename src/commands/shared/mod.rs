@@ -7,11 +7,13 @@
 //! | [`texts`] | the text that a configuration names |
 //! | [`input`], [`output`], [`written`] | lines in, results out, and how far a command has come |
 //! | [`decoding`] | a translator and its options, from flags |
+//! | [`decimals`] | log-probabilities and scores as text |
 //! | [`attention`] | the file of `--attention` |
 //! | [`doubtful`], [`tags`], [`some_lines`] | warnings about lines of the input and their translations |
 //! | [`signals`] | those that stop training, and those that end a command |
 
 pub mod attention;
+pub mod decimals;
 pub mod decoding;
 pub mod doubtful;
 pub mod hub_model;

@@ -444,10 +444,14 @@ fn a_dead_end_still_gives_a_hypothesis() {
 
 #[test]
 fn a_rounding_error_above_zero_counts_as_zero() {
-    for width in [1, 3] {
-        let mut model = fixed(vec![vec![continuation(4, 1e-7)], vec![continuation(END, 1e-7)]]);
+    for (width, step) in [(1, 1e-7), (3, 1e-7), (1, -0.0), (3, -0.0)] {
+        let mut model = fixed(vec![vec![continuation(4, step)], vec![continuation(END, step)]]);
         let found = search(&mut model, &beam_options(width, 0.6, &[5])).unwrap();
-        assert_eq!((found[0][0].log_prob, found[0][0].finished()), (0.0, true));
+        let Hypothesis { log_prob, score, token_log_probs, .. } = &found[0][0];
+        assert_eq!((*log_prob, found[0][0].finished()), (0.0, true));
+        // Printed without a sign.
+        assert!(log_prob.is_sign_positive() && score.is_sign_positive());
+        assert!(token_log_probs.iter().all(|step| step.is_sign_positive()));
     }
 }
 
