@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use candle_core::Device;
@@ -111,7 +112,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         candle_core::safetensors::save(&tensors, file)?;
         return Ok(());
     }
-    let special = SpecialTokens { source_end: END, start: 1, end: END, forbidden: vec![0, 1, 3] };
+    let special =
+        SpecialTokens { source_end: END, start: 1, end: END, forbidden: vec![0, 1, 3], characters: Arc::default() };
     let engine = match &args.weights {
         Some(file) => {
             let layout = layout::layout(&config, vocabulary);

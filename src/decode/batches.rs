@@ -139,7 +139,8 @@ impl Ensemble {
                 key: ((options.lines_before + line) as u64) + ((*part as u64) << 40),
             }
         };
-        search(&mut self.begin_with(sources, batch)?, &options.search(batch.iter().map(sentence).collect()))
+        let characters = self.members()[0].special().characters.clone();
+        search(&mut self.begin_with(sources, batch)?, &options.search(batch.iter().map(sentence).collect(), characters))
     }
 
     /// Begins to decode the sources whose indices are in `batch`.

@@ -49,41 +49,11 @@ impl SearchOptions {
         }
         let mut forbidden = Vec::new();
         if self.no_repeat_ngram > 0 && length >= self.no_repeat_ngram {
-            forbid_repeats(&tokens(), self.no_repeat_ngram, &mut forbidden);
+            self.characters.forbid_repeats(&tokens(), self.no_repeat_ngram, &mut forbidden);
         }
         if length < sentence.min_length {
             forbidden.push(end);
         }
         Constraint { forced: None, forbidden }
-    }
-}
-
-/// Adds the tokens that would repeat an n-gram of `tokens`.
-fn forbid_repeats(tokens: &[u32], n: usize, forbidden: &mut Vec<u32>) {
-    let last = &tokens[tokens.len() + 1 - n..];
-    for ngram in tokens.windows(n) {
-        if ngram[..n - 1] == *last && !forbidden.contains(&ngram[n - 1]) {
-            forbidden.push(ngram[n - 1]);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn repeats() {
-        let forbidden = |tokens: &[u32], n| {
-            let mut forbidden = Vec::new();
-            forbid_repeats(tokens, n, &mut forbidden);
-            forbidden
-        };
-        assert_eq!(forbidden(&[7, 8, 7], 1), [7, 8]);
-        assert_eq!(forbidden(&[7, 8, 7], 2), [8]);
-        assert!(forbidden(&[7, 8, 9], 2).is_empty());
-        assert_eq!(forbidden(&[7, 8, 9, 7, 8], 3), [9]);
-        assert_eq!(forbidden(&[7, 7, 7], 3), [7]);
-        assert_eq!(forbidden(&[7, 8, 1, 7, 8, 2, 7, 8], 3), [1, 2]);
     }
 }

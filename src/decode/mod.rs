@@ -12,6 +12,7 @@ pub mod alignment;
 pub mod attention;
 mod batches;
 mod beam;
+mod characters;
 mod constraint;
 pub mod encode;
 pub mod ensemble;
@@ -29,7 +30,10 @@ mod tests;
 mod toy;
 pub mod translate;
 
+use std::sync::Arc;
+
 pub use batches::in_halves;
+pub use characters::Characters;
 pub use constraint::{Constraint, Sentence};
 pub use force::{Prediction, force, predict};
 pub use penalty::{LengthPenalty, PenaltyKind};
@@ -212,8 +216,10 @@ pub struct SearchOptions {
     pub length_penalty: LengthPenalty,
     /// A beam stops when this many times its width have finished; 0: when nothing can become better.
     pub patience: f64,
-    /// No sequence of this many tokens may repeat within a hypothesis; 0: no limit.
+    /// No sequence of this many tokens may repeat within a hypothesis; 0: no limit. The tokens of one character count as one.
     pub no_repeat_ngram: usize,
+    /// Which tokens are parts of characters.
+    pub characters: Arc<Characters>,
     /// The options of each sentence.
     pub sentences: Vec<Sentence>,
 }
@@ -303,7 +309,8 @@ impl SearchOptions {
     pub fn beam(width: usize, length_penalty: LengthPenalty, max_lengths: impl IntoIterator<Item = usize>) -> Self {
         let sentence = |max_length| Sentence { max_length, ..Sentence::default() };
         let sentences = max_lengths.into_iter().map(sentence).collect();
-        Self { strategy: Strategy::Beam { width }, length_penalty, patience: 0.0, no_repeat_ngram: 0, sentences }
+        let strategy = Strategy::Beam { width };
+        Self { strategy, length_penalty, patience: 0.0, no_repeat_ngram: 0, characters: Arc::default(), sentences }
     }
 
     /// Checks that the options are in range.

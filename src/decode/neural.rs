@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::shortlist::Shortlist;
-use super::{Constraint, Continuation, Rows, StepModel};
+use super::{Characters, Constraint, Continuation, Rows, StepModel};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::gpu;
@@ -29,6 +29,8 @@ pub struct SpecialTokens {
     pub end: u32,
     /// Never produced: padding, start and unknown, unless the tokenizer says otherwise.
     pub forbidden: Vec<u32>,
+    /// The tokens that are parts of characters.
+    pub characters: Arc<Characters>,
 }
 
 impl SpecialTokens {
@@ -40,6 +42,7 @@ impl SpecialTokens {
             start: target.bos_id(),
             end: target.eos_id(),
             forbidden: target.forbidden(),
+            characters: Arc::new(Characters::of(target)),
         }
     }
 }

@@ -3,15 +3,16 @@
 mod plain;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use plain::{Plain, hypothesis};
+use plain::{Plain, hypothesis, written};
 
 use super::toy::{END, Language, Toy};
 use super::{
-    Continuation, Ending, Hypothesis, LengthPenalty, MAX_BEAM, PenaltyKind, Prediction, Rows, Sampling, SearchOptions,
-    Sentence, StepModel, Strategy as Search, beam, force, greedy, predict, search,
+    Characters, Continuation, Ending, Hypothesis, LengthPenalty, MAX_BEAM, PenaltyKind, Prediction, Rows, Sampling,
+    SearchOptions, Sentence, StepModel, Strategy as Search, beam, force, greedy, predict, search,
 };
 use crate::error::Result;
 
@@ -20,7 +21,8 @@ fn gnmt(alpha: f64) -> LengthPenalty {
 }
 
 fn options(strategy: Search, length_penalty: LengthPenalty, sentences: Vec<Sentence>) -> SearchOptions {
-    SearchOptions { strategy, length_penalty, patience: 0.0, no_repeat_ngram: 0, sentences }
+    let characters = Arc::new(Characters::new((4..11).map(|token| (token, written(token)))));
+    SearchOptions { strategy, length_penalty, patience: 0.0, no_repeat_ngram: 0, characters, sentences }
 }
 
 fn beam_options(width: usize, alpha: f64, max_lengths: &[usize]) -> SearchOptions {

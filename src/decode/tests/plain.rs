@@ -9,6 +9,40 @@ pub fn hypothesis(tokens: &[u32], token_log_probs: &[f32], penalty: LengthPenalt
     Hypothesis { tokens: tokens.to_vec(), token_log_probs: token_log_probs.to_vec(), log_prob, score, ending }
 }
 
+/// What the tokens of a language write: some only a part of a character, in bytes.
+pub fn written(token: u32) -> Vec<u8> {
+    match token {
+        5 => vec![0xE4],
+        6 => vec![0x80],
+        7 => vec![0xC3],
+        8 => vec![0x81, b'b', 0xE5],
+        _ => format!(" w{token}").into_bytes(),
+    }
+}
+
+/// Whether tokens write something of which the last character is not whole.
+fn is_beginning(unit: &[u32]) -> bool {
+    let bytes: Vec<u8> = unit.iter().flat_map(|token| written(*token)).collect();
+    let mut rest = &bytes[..];
+    while let Err(error) = std::str::from_utf8(rest) {
+        let Some(invalid) = error.error_len() else { return true };
+        rest = &rest[error.valid_up_to() + invalid..];
+    }
+    false
+}
+
+/// Tokens, those of one character together.
+fn units(tokens: &[u32]) -> Vec<Vec<u32>> {
+    let mut units: Vec<Vec<u32>> = Vec::new();
+    for &token in tokens {
+        match units.last_mut().filter(|unit| is_beginning(unit) && written(token)[0] & 0xC0 == 0x80) {
+            Some(unit) => unit.push(token),
+            None => units.push(vec![token]),
+        }
+    }
+    units
+}
+
 /// A sentence of a language, to be searched.
 pub struct Plain<'a> {
     pub language: &'a Language,
@@ -22,8 +56,10 @@ impl Plain<'_> {
         let Sentence { min_length, prefix, key, .. } = self.sentence;
         let n = self.options.no_repeat_ngram;
         let repeats = |token: u32| {
-            let all = [tokens, &[token]].concat();
-            let ngrams: Vec<&[u32]> = if n == 0 { Vec::new() } else { all.windows(n).collect() };
+            let all = units(&[tokens, &[token]].concat());
+            // What is only the beginning of a character repeats nothing yet.
+            let is_whole = all.last().is_some_and(|unit| !is_beginning(unit));
+            let ngrams: Vec<&[Vec<u32>]> = if n == 0 || !is_whole { Vec::new() } else { all.windows(n).collect() };
             ngrams.split_last().is_some_and(|(last, before)| before.contains(last))
         };
         let mut next = self.language.after(*key, tokens);

@@ -1,8 +1,10 @@
 //! How lines are translated.
 
+use std::sync::Arc;
+
 use crate::config::DecodeConfig;
 use crate::decode::source::Long;
-use crate::decode::{LengthPenalty, SearchOptions, Sentence, Strategy};
+use crate::decode::{Characters, LengthPenalty, SearchOptions, Sentence, Strategy};
 use crate::error::Result;
 
 /// How to translate.
@@ -16,7 +18,7 @@ pub struct TranslateOptions {
     pub length_penalty: LengthPenalty,
     /// See [`SearchOptions::patience`].
     pub patience: f64,
-    /// No sequence of this many tokens may repeat within a translation; 0: no limit.
+    /// See [`SearchOptions::no_repeat_ngram`].
     pub no_repeat_ngram: usize,
     /// A translation has at least this many tokens.
     pub min_length: usize,
@@ -73,7 +75,7 @@ impl TranslateOptions {
     /// # Errors
     /// As [`SearchOptions::check`].
     pub fn check(&self) -> Result<()> {
-        self.search(Vec::new()).check()
+        self.search(Vec::new(), Arc::default()).check()
     }
 
     /// Number of rows per sentence.
@@ -89,9 +91,9 @@ impl TranslateOptions {
         matches!(&self.strategy, Strategy::Sample(sampling) if sampling.asks_for_all())
     }
 
-    pub(in crate::decode) fn search(&self, sentences: Vec<Sentence>) -> SearchOptions {
+    pub(in crate::decode) fn search(&self, sentences: Vec<Sentence>, characters: Arc<Characters>) -> SearchOptions {
         let Self { strategy, length_penalty, patience, no_repeat_ngram, .. } = *self;
-        SearchOptions { strategy, length_penalty, patience, no_repeat_ngram, sentences }
+        SearchOptions { strategy, length_penalty, patience, no_repeat_ngram, characters, sentences }
     }
 
     /// The longest translation of a source of `source` tokens, in tokens, `</s>` included.
