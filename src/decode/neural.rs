@@ -155,10 +155,20 @@ impl Neural {
     /// # Errors
     /// The device fails.
     pub fn begin(&self, sources: &[&[u32]]) -> Result<NeuralStep<'_>> {
+        self.begin_allowing(sources, &[])
+    }
+
+    /// As [`Self::begin`]; the shortlist, if there is one, allows the tokens that are `needed` for each sentence, too.
+    ///
+    /// # Errors
+    /// The device fails.
+    pub fn begin_allowing(&self, sources: &[&[u32]], needed: &[Vec<u32>]) -> Result<NeuralStep<'_>> {
         let state = match &self.kind {
             Kind::Engine(engine) => {
+                let needed = |i: usize| needed.get(i).map_or(&[][..], Vec::as_slice);
                 let of = |list: &Shortlist| -> Vec<Vec<u32>> {
-                    sources.iter().map(|source| list.of(source, &self.special.forbidden)).collect()
+                    let sources = sources.iter().enumerate();
+                    sources.map(|(i, source)| list.of(source, needed(i), &self.special.forbidden)).collect()
                 };
                 Progress::Engine(engine.begin(engine.encode(sources), self.shortlist.as_ref().map(of)))
             }
@@ -358,7 +368,7 @@ pub(super) fn best_continuations(
 
 /// Writes the largest logits above -∞ and their indices to `best`, the largest first, the smaller index first among equals.
 /// Returns those that it found, all of `best` if there are so many.
-fn largest<'a>(logits: &[f32], best: &'a mut [Continuation]) -> &'a mut [Continuation] {
+pub(super) fn largest<'a>(logits: &[f32], best: &'a mut [Continuation]) -> &'a mut [Continuation] {
     /// Logits tested together: most blocks have none above the threshold.
     const BLOCK: usize = 64;
     let mut filled = 0;

@@ -6,6 +6,8 @@
 //! | [`model`], [`hub_model`] | finding and loading a model; models of the Hugging Face hub |
 //! | [`texts`] | the text that a configuration names |
 //! | [`input`], [`output`], [`written`] | lines in, results out, and how far a command has come |
+//! | [`requests`] | lines to translate, with what is demanded of each |
+//! | [`pairs`] | sources and translations, side by side |
 //! | [`decoding`] | a translator and its options, from flags |
 //! | [`decimals`] | log-probabilities and scores as text |
 //! | [`attention`] | the file of `--attention` |
@@ -20,6 +22,8 @@ pub mod hub_model;
 pub mod input;
 pub mod model;
 pub mod output;
+pub mod pairs;
+pub mod requests;
 pub mod run;
 pub mod signals;
 pub mod some_lines;

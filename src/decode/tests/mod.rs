@@ -1,5 +1,6 @@
 //! Tests of the search against enumeration and against plain searches without batches, back-pointers or early stops.
 
+mod constrained;
 mod plain;
 
 use std::collections::{HashMap, HashSet};
@@ -11,8 +12,8 @@ use plain::{Plain, hypothesis, written};
 
 use super::toy::{END, Language, Toy};
 use super::{
-    Characters, Continuation, Ending, Hypothesis, LengthPenalty, MAX_BEAM, PenaltyKind, Prediction, Rows, Sampling,
-    SearchOptions, Sentence, StepModel, Strategy as Search, beam, force, greedy, predict, search,
+    Characters, Continuation, Demands, Ending, Hypothesis, LengthPenalty, MAX_BEAM, PenaltyKind, Prediction, Rows,
+    Sampling, SearchOptions, Sentence, StepModel, Strategy as Search, beam, force, greedy, predict, search,
 };
 use crate::error::Result;
 
@@ -73,7 +74,7 @@ fn sentences() -> impl Strategy<Value = Vec<Sentence>> {
         if free {
             Sentence { max_length, key, ..Sentence::default() }
         } else {
-            Sentence { min_length, max_length, prefix, key }
+            Sentence { min_length, max_length, demands: Demands { prefix, ..Demands::default() }, key }
         }
     });
     prop::collection::vec(sentence, 1..9)
@@ -137,7 +138,7 @@ proptest! {
     fn beam_search_equals_the_plain_one((language, mut options) in problems(), width in 2..8usize) {
         options.strategy = Search::Beam { width };
         for (sentence, found) in options.sentences.iter().zip(run(&language, &options)) {
-            let plain = Plain { language: &language, options: &options, sentence };
+            let plain = Plain { language: &language, options: &options, sentence, avoid: &[] };
             prop_assert_eq!(found, plain.beam(1, width, 0.0));
         }
     }
@@ -186,7 +187,7 @@ proptest! {
     ) {
         options.strategy = Search::Diverse { width: groups * width, groups, penalty };
         for (sentence, found) in options.sentences.iter().zip(run(&language, &options)) {
-            let plain = Plain { language: &language, options: &options, sentence };
+            let plain = Plain { language: &language, options: &options, sentence, avoid: &[] };
             prop_assert_eq!(found, plain.beam(groups, width, penalty));
         }
     }
@@ -203,7 +204,7 @@ proptest! {
     #[test]
     fn a_beam_of_one_is_greedy((language, options) in problems()) {
         for (sentence, found) in options.sentences.iter().zip(run(&language, &options)) {
-            let plain = Plain { language: &language, options: &options, sentence };
+            let plain = Plain { language: &language, options: &options, sentence, avoid: &[] };
             prop_assert_eq!(found, vec![plain.greedy()]);
         }
         // Without a penalty, an end that ranks first cannot be beaten, so the beam's own code gives the same result.
@@ -220,7 +221,7 @@ proptest! {
     ) {
         options.strategy = strategy;
         for (sentence, n_best) in options.sentences.iter().zip(run(&language, &options)) {
-            let plain = Plain { language: &language, options: &options, sentence };
+            let plain = Plain { language: &language, options: &options, sentence, avoid: &[] };
             if let Search::Beam { width } | Search::Diverse { width, .. } = strategy {
                 prop_assert!((1..=width).contains(&n_best.len()));
                 prop_assert!(n_best.is_sorted_by(|a, b| a.score >= b.score));

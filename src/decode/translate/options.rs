@@ -29,8 +29,6 @@ pub struct TranslateOptions {
     pub max_length_extra: usize,
     /// A translation has at most this many tokens, whatever its source.
     pub max_length: Option<usize>,
-    /// What every translation begins with.
-    pub prefix: String,
     /// Number of lines before the first: random numbers are keyed by line numbers.
     pub lines_before: usize,
     /// Most padded source tokens in one batch.
@@ -63,7 +61,6 @@ impl TranslateOptions {
             max_length_ratio,
             max_length_extra,
             max_length: None,
-            prefix: String::new(),
             lines_before: 0,
             batch_tokens,
             long: Long::Split,
@@ -97,10 +94,11 @@ impl TranslateOptions {
     }
 
     /// The longest translation of a source of `source` tokens, in tokens, `</s>` included.
-    pub fn limit(&self, source: usize, prefix: usize) -> usize {
+    /// It leaves room for the `demanded` tokens.
+    pub fn limit(&self, source: usize, demanded: usize) -> usize {
         let by_source = (self.max_length_ratio * source as f64) as usize;
-        // Leaves room for the minimum length or the prefix, and for the end.
-        let least = self.min_length.max(prefix).saturating_add(1);
+        // Leaves room for the minimum length or what is demanded, and for the end.
+        let least = self.min_length.max(demanded).saturating_add(1);
         by_source.saturating_add(self.max_length_extra).max(least).min(self.max_length.unwrap_or(usize::MAX))
     }
 }

@@ -15,19 +15,28 @@ pub struct Translation {
     pub source_cut: bool,
     /// The sources of its parts, as the first model reads them: one unless the line was split; none for a blank line.
     pub parts: Vec<Source>,
+    /// The tokens with which the translation of each part but the first had to begin; they are not among its tokens.
+    pub later_prefix: Vec<u32>,
+    /// Whether a phrase is missing that it had to contain.
+    pub lacks_phrases: bool,
 }
 
 impl Translation {
     /// The translation of a blank line: a blank line.
     pub(super) fn blank() -> Self {
-        Self { n_best: vec![Candidate::default()], source_cut: false, parts: Vec::new() }
+        Self {
+            n_best: vec![Candidate::default()],
+            source_cut: false,
+            parts: Vec::new(),
+            later_prefix: Vec::new(),
+            lacks_phrases: false,
+        }
     }
 
     /// The translation of a line from those of its parts, of which there is at least one. `ranked` says that the candidates of
     /// each part begin with the best: the line then has the `most` best of their combinations, or as many as there are. Samples
     /// are in no order: the n-th of the line is made of the n-th of each part.
     pub(super) fn of_parts(parts: Vec<PartTranslation>, ranked: bool, most: usize) -> Self {
-        let source_cut = parts.iter().any(|part| part.source_cut);
         let scores = |part: &PartTranslation| part.n_best.iter().map(|candidate| candidate.score).collect::<Vec<f64>>();
         let choices = if ranked {
             best_choices(&parts.iter().map(scores).collect::<Vec<_>>(), most)
@@ -40,7 +49,13 @@ impl Translation {
             chosen.reduce(Candidate::joined).unwrap_or_default()
         };
         let n_best = choices.into_iter().map(joined).collect();
-        Self { n_best, source_cut, parts: parts.into_iter().map(|part| part.source).collect() }
+        Self {
+            n_best,
+            source_cut: parts.iter().any(|part| part.source_cut),
+            later_prefix: parts.last().map(|part| part.forced.clone()).unwrap_or_default(),
+            lacks_phrases: parts.iter().any(|part| part.lacks_phrases),
+            parts: parts.into_iter().map(|part| part.source).collect(),
+        }
     }
 
     /// The first, and best, translation.
@@ -56,6 +71,10 @@ pub(super) struct PartTranslation {
     pub(super) source_cut: bool,
     /// At least one.
     pub(super) n_best: Vec<Candidate>,
+    /// The tokens that they had to begin with and that they lack: an earlier part has them.
+    pub(super) forced: Vec<u32>,
+    /// Whether any of them lacks a phrase that it had to contain.
+    pub(super) lacks_phrases: bool,
 }
 
 /// The best ways to choose one item of each list, by the sum of the items' scores: for each, the index in every list. The best
@@ -251,6 +270,8 @@ mod tests {
             source: Source { part, ..Source::default() },
             source_cut: part == 1,
             n_best,
+            forced: Vec::new(),
+            lacks_phrases: false,
         };
         let parts = || {
             let first = vec![candidate("a", &[1], -1.0, Ending::End), candidate("b", &[2, 3], -3.0, Ending::MaxLength)];
