@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use candle_core::Device;
@@ -17,7 +18,7 @@ use mt::decode::Strategy;
 use mt::decode::ensemble::Ensemble;
 use mt::decode::neural::{Neural, SpecialTokens};
 use mt::decode::source::Source;
-use mt::decode::translate::{Prefix, TranslateOptions};
+use mt::decode::translate::TranslateOptions;
 use mt::infer::{ComputeType, Engine, of_model};
 use mt::model::{Transformer, Vocabulary, layout};
 use mt::rng::Stream;
@@ -111,7 +112,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         candle_core::safetensors::save(&tensors, file)?;
         return Ok(());
     }
-    let special = SpecialTokens { source_end: END, start: 1, end: END, forbidden: vec![0, 1, 3] };
+    let special =
+        SpecialTokens { source_end: END, start: 1, end: END, forbidden: vec![0, 1, 3], characters: Arc::default() };
     let engine = match &args.weights {
         Some(file) => {
             let layout = layout::layout(&config, vocabulary);
@@ -137,8 +139,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pass = || -> Result<f64, mt::error::Error> {
         let started = Instant::now();
         for batch in sources.chunks(args.batch) {
-            let found =
-                neural.translate(&[batch.to_vec()], &Prefix::default(), &options, |_| true)?.unwrap_or_default();
+            let found = neural.translate(&[batch.to_vec()], &[], &options, |_| true)?.unwrap_or_default();
             assert!(found.iter().all(|n_best| n_best[0].tokens.len() == args.target));
         }
         Ok(started.elapsed().as_secs_f64())

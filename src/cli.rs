@@ -188,6 +188,11 @@ pub struct ModelsArgs {
     /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]
     #[arg(long, value_name = "WHICH")]
     pub checkpoint: Option<String>,
+    /// How much each of several models counts, in their order, such as 0.7,0.3 [default: all the same]
+    ///
+    /// It is a mean of their probabilities, at each token.
+    #[arg(long, value_name = "W", value_delimiter = ',', requires = "model", allow_negative_numbers = true)]
+    pub weights: Vec<f64>,
 }
 
 /// How to decode; what is not given comes from the model's configuration.
@@ -309,8 +314,20 @@ pub struct TranslateArgs {
     ///
     /// The translation may continue its last word. If a line is translated in parts, tags (symbols of the vocabulary) at the
     /// beginning of the text are forced on every part.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", conflicts_with = "prefix_file")]
     pub prefix: Option<OsString>,
+    /// Begin the translation of each line with the line of the same number of this file; - for stdin
+    ///
+    /// Where that is blank, the translation is free.
+    #[arg(long, value_name = "FILE")]
+    pub prefix_file: Option<PathBuf>,
+    /// Read JSON: each line is an object with `text` and, if wanted, `must`, `avoid` and `prefix`
+    ///
+    /// `must` and `avoid` are lists of phrases that the translation contains, or does not contain, as whole words, spelled like
+    /// this; `prefix` is what it begins with. With `must`, a line has a beam of --beam for each number of its phrases' tokens
+    /// (grid beam search), so it takes longer.
+    #[arg(long, conflicts_with_all = ["prefix", "prefix_file"])]
+    pub json_input: bool,
 }
 
 /// `mt score`
@@ -323,8 +340,14 @@ pub struct ScoreArgs {
     #[arg(long, value_name = "FILE")]
     pub src: PathBuf,
     /// File with a translation of each source line; - for stdin
-    #[arg(long, value_name = "FILE")]
-    pub tgt: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "n_best")]
+    pub tgt: Option<PathBuf>,
+    /// File with several translations of source lines, `NUMBER ||| TEXT ||| …`, as `mt translate --n-best`, Moses and Marian write
+    /// them; - for stdin
+    ///
+    /// Numbers count source lines from 0, and must not fall. Each line is written with its score, as the feature `Score= X`.
+    #[arg(long, value_name = "FILE", conflicts_with = "tgt")]
+    pub n_best: Option<PathBuf>,
     /// Put this tag in front of each line, as `tag` of the corpora does in training: the language to translate into
     #[arg(long, value_name = "TAG")]
     pub tag: Option<String>,

@@ -223,7 +223,7 @@ fn text_that_is_split_already_is_joined_again() {
     let prefixed =
         |prefix: &str| project.mt(&["translate", "the cat", "--model", "runs/small", "-q", "--prefix", prefix]);
     succeeds(&prefixed("die"));
-    fails(&prefixed("die Ж"), 2, &["cannot write all of --prefix \"die Ж\"", "mt tokenize --target"]);
+    fails(&prefixed("die Ж"), 2, &["cannot write all of the prefix \"die Ж\"", "mt tokenize --target"]);
     let eval = project.mt(&["eval", "--model", "runs/small", "-q", "--bleu", "--json"]);
     let scores: Value = serde_json::from_str(&stdout(&eval)).unwrap();
     assert!(scores["bleu"]["score"].as_f64().unwrap() > 90.0, "{scores}");

@@ -128,8 +128,9 @@ fn constraints_are_kept() {
             assert_eq!(line["tokens"].as_array().unwrap().len(), 8, "{strategy:?}: {line}");
         }
         for line in with(&["--min-length", "8", "--no-repeat-ngram", "1"]) {
-            let mut tokens: Vec<&str> =
-                line["tokens"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
+            // Bytes of other characters may be the same.
+            let tokens = line["tokens"].as_array().unwrap().iter().map(|token| token.as_str().unwrap());
+            let mut tokens: Vec<&str> = tokens.filter(|token| !token.starts_with("<0x")).collect();
             let all = tokens.len();
             tokens.sort_unstable();
             tokens.dedup();
@@ -304,7 +305,7 @@ fn what_cannot_be_searched_with_is_refused() {
         (&["--n-best", "0"], "--n-best"),
         (&["--n-best", "100000"], "more than 1000"),
         (&["--length-penalty", "1e30"], "between -50 and 50"),
-        (&["--prefix", "der Hund frisst", "--max-length", "2"], "--prefix has"),
+        (&["--prefix", "der Hund frisst", "--max-length", "2"], "the prefix has"),
         (&["--threads", "100000"], "--threads is at most"),
         (&["--max-length", "0"], "--max-length must be at least 1"),
         (&["--sample", "--patience", "2"], "--patience"),
@@ -858,7 +859,7 @@ fn a_shortlist_is_learnt_from_files_that_are_named() {
     let tokenizers = mt::data::tokenizers::Tokenizers::load(&project.path("runs/small")).unwrap();
     let list = mt::decode::shortlist::Shortlist::load(&project.path("small"), &tokenizers).unwrap();
     let mut pieces = 0..tokenizers.source.vocab_size() as u32;
-    assert!(tokenizers.is_joint() && pieces.all(|piece| list.of(&[piece], &[]).contains(&piece)));
+    assert!(tokenizers.is_joint() && pieces.all(|piece| list.of(&[piece], &[], &[]).contains(&piece)));
     fails(&make("none", &["--src", "other.en"]), 2, &["--tgt"]);
     fails(&make("other.de", &["--src", "other.en", "--tgt", "other.de"]), 2, &["same file"]);
 }

@@ -40,11 +40,11 @@ static TRANSLATOR: LazyLock<Translator> = LazyLock::new(|| {
 fuzz_target!(|text: &str| {
     let lines: Vec<&str> = text.split('\n').take(8).collect();
     let options = TranslateOptions { max_length: Some(6), ..TranslateOptions::of(&DecodeConfig::default()) };
-    let together = TRANSLATOR.translate(&lines, &options, |_| ()).unwrap();
+    let together = TRANSLATOR.translate(&lines, &[], &options, |_| ()).unwrap();
     assert_eq!(together.len(), lines.len());
     for (line, translation) in lines.iter().zip(&together) {
         assert!(!translation.best().text.contains('\n'));
-        let alone = TRANSLATOR.translate(&[line], &options, |_| ()).unwrap();
+        let alone = TRANSLATOR.translate(&[line], &[], &options, |_| ()).unwrap();
         assert_eq!(alone[0].best().text, translation.best().text);
     }
 });

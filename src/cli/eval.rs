@@ -26,7 +26,7 @@ pub struct EvalArgs {
     pub reference: Vec<PathBuf>,
     /// Score these translations, without a model; several files are several systems, - is stdin
     #[arg(long, num_args = 1.., value_name = "FILE", requires = "reference", conflicts_with_all = [
-        "model", "checkpoint", "beam", "beam_groups", "diversity", "length_penalty", "length_penalty_kind", "patience",
+        "model", "checkpoint", "weights", "beam", "beam_groups", "diversity", "length_penalty", "length_penalty_kind", "patience",
         "no_repeat_ngram", "min_length", "max_length", "max_length_ratio", "max_length_extra", "sample", "temperature",
         "top_k", "top_p", "batch_tokens", "long", "shortlist", "precision",
     ])]

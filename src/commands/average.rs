@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::shared::model::{config_of, named, slots, vocabulary, write_model};
+use super::shared::model::{check_weights, config_of, named, slots, vocabulary, write_model};
 use super::shared::output::print;
 use super::shared::run::record::refuse_other_model;
 use super::shared::run::restore;
@@ -85,7 +85,8 @@ fn of_run(run: &Path, args: &AverageArgs, common: &Common) -> Result<()> {
 /// Averages models of one shape and vocabulary.
 fn of_models(models: &[PathBuf], args: &AverageArgs, common: &Common) -> Result<()> {
     checkpoint::refuse_existing(&args.out)?;
-    let weights = weights(args)?;
+    check_weights(&args.weights, models.len())?;
+    let weights = if args.weights.is_empty() { vec![1.0; models.len()] } else { args.weights.clone() };
     let found = models.iter().map(|model| Model::find(model)).collect::<Result<Vec<_>>>()?;
     let (Model { config, tokenizers, .. }, others) = (&found[0], &found[1..]);
     let differing = others.iter().zip(&models[1..]).filter_map(|(other, path)| {
@@ -144,24 +145,6 @@ fn warn_if_apart(likeness: f64) {
              what it became in fine-tuning; others can translate together: mt translate --model A --model B"
         ));
     }
-}
-
-/// How much each model counts.
-fn weights(args: &AverageArgs) -> Result<Vec<f64>> {
-    let (weights, models) = (&args.weights, args.models.len());
-    if weights.is_empty() {
-        return Ok(vec![1.0; models]);
-    }
-    let s = if weights.len() == 1 { "" } else { "s" };
-    let error = Error::usage(format!("--weights has {} number{s} for {models} models", weights.len()));
-    if weights.len() != models {
-        return Err(error.help("give one for each, in their order"));
-    }
-    if weights.iter().any(|weight| *weight <= 0.0) || !weights.iter().sum::<f64>().is_finite() {
-        return Err(Error::usage("--weights are positive numbers with a finite sum")
-            .help("leave out a model that is not to count"));
-    }
-    Ok(weights.clone())
 }
 
 /// Whether the weights of two models mean something else if a key has another value in one of them.

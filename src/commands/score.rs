@@ -5,43 +5,53 @@ use std::path::{Path, PathBuf};
 use indicatif::ProgressBar;
 use serde_json::json;
 
+use super::shared::decimals::decimals;
 use super::shared::decoding::translator;
 use super::shared::doubtful::of_unknown;
 use super::shared::input::{Input, shown_name, with_tag};
 use super::shared::model;
 use super::shared::output::{Output, refuse_inputs};
+use super::shared::pairs::{Pair, Pairs};
 use super::shared::tags::{self, Tags};
 use super::shared::written::Written;
 use crate::cli::{Common, ScoreArgs};
 use crate::console::warning;
 use crate::data::corpus::Side;
+use crate::decode::source::BeyondPositions;
 use crate::decode::translate::{Fit, Translator};
 use crate::error::{Error, Result};
 
-/// Writes the log-probability of each translation, one per line, in order.
+/// Writes the log-probability of each translation, one per line, in order; of n-best lists, each line with it.
 pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
     if args.batch_tokens == Some(0) {
         return Err(Error::usage("--batch-tokens must be at least 1"));
     }
-    if args.src == Path::new("-") && args.tgt == Path::new("-") {
-        return Err(Error::usage("--src and --tgt cannot both be stdin").help("name a file for one of them"));
+    // One of them is there: the command line is checked for that.
+    let (flag, target) = match (&args.tgt, &args.n_best) {
+        (_, Some(path)) => ("--n-best", path),
+        (Some(path), None) => ("--tgt", path),
+        (None, None) => return Err(Error::usage("neither --tgt nor --n-best is given")),
+    };
+    if args.src == Path::new("-") && target == Path::new("-") {
+        let error = Error::usage(format!("--src and {flag} cannot both be stdin"));
+        return Err(error.help("name a file for one of them"));
     }
     let (first, others) = model::load_all(&args.models, common)?;
-    let translator = translator(&first, &others, args.precision.as_deref())?;
+    let translator = translator(&first, &others, &args.models.weights, args.precision.as_deref())?;
     let batch_tokens = args.batch_tokens.unwrap_or(first.config.decode.batch_tokens);
-    let mut pairs = Pairs::open([&args.src, &args.tgt])?;
+    let mut pairs = Pairs::open([&args.src, target], args.n_best.is_some())?;
     let mut unscored = Unscored::default();
     let written = Written::watch(args.output.as_deref(), ProgressBar::hidden())?;
     let of_models = model::files_of(&first, &others);
-    let inputs = [&args.src, &args.tgt].into_iter().chain(&of_models);
+    let inputs = [&args.src, target].into_iter().chain(&of_models);
     refuse_inputs(args.output.as_deref(), inputs.map(PathBuf::as_path))?;
     let mut output = None;
     tags::check_flag(args.tag.as_deref(), &first.tokenizers.source)?;
     let mut tags = Tags::new(&first.tokenizers.source, args.tag.as_deref());
     let (mut unknown, mut all) = (0, 0);
     let refused = loop {
-        let (sources, targets, refused) = match pairs.read() {
-            Ok((sources, targets, refused)) => (with_tag(args.tag.as_deref(), sources), targets, refused),
+        let (window, refused) = match pairs.read() {
+            Ok(window) => window,
             // Once something is written, what is known of the lines before is told too.
             Err(error) if output.is_some() => break Some(error),
             Err(error) => return Err(error),
@@ -51,12 +61,19 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
             Some(output) => output,
             None => output.insert(Output::open(args.output.as_deref())?),
         };
+        let sources = with_tag(args.tag.as_deref(), window.iter().map(|pair| pair.source.clone()).collect());
+        let targets: Vec<&str> = window.iter().map(|pair| pair.target.as_str()).collect();
+        let sources: Vec<&str> = sources.iter().map(String::as_str).collect();
         let fits = translator.fit(&sources, &targets);
-        let first_line = pairs.lines - sources.len() + 1;
-        fits.iter().for_each(|fit| unscored.add(*fit, pairs.paths, first_line));
+        fits.iter().zip(&window).for_each(|(fit, pair)| unscored.add(*fit, pairs.paths, pair.lines));
         let is_scored: Vec<bool> = fits.iter().map(|fit| !matches!(fit, Fit::TooLong(..))).collect();
-        let scored = |lines: &[String]| -> Vec<String> {
-            lines.iter().zip(&is_scored).filter(|(_, is_scored)| **is_scored).map(|(line, _)| line.clone()).collect()
+        let scored = |lines: &[&'_ str]| -> Vec<String> {
+            lines
+                .iter()
+                .zip(&is_scored)
+                .filter(|(_, is_scored)| **is_scored)
+                .map(|(line, _)| (*line).to_owned())
+                .collect()
         };
         let scores = translator.score(&scored(&sources), &scored(&targets), batch_tokens)?;
         sources.iter().for_each(|line| tags.count(line));
@@ -65,16 +82,16 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
             all += tokens.len();
         }
         let mut scores = scores.iter();
-        let result = written.write(sources.len(), || {
-            for ((source, target), is_scored) in sources.iter().zip(&targets).zip(is_scored) {
+        let result = written.write(window.len(), || {
+            for ((source, pair), is_scored) in sources.iter().zip(&window).zip(is_scored) {
                 let score = if is_scored { scores.next() } else { None };
-                output.line(&shown(&translator, [source, target], score, args, common))?;
+                output.line(&shown(&translator, (source, pair), score, args, common))?;
             }
             written.note(pairs.inputs.iter().flat_map(Input::warnings).chain(tags.warnings()).collect());
             output.flush()
         });
         result.map_err(|error| written.how_far(error, output.cut_back()))?;
-        if refused.is_some() || sources.is_empty() || output.is_closed() {
+        if refused.is_some() || window.is_empty() || output.is_closed() {
             break refused;
         }
     };
@@ -87,7 +104,7 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
 /// What is written of a pair with its target's tokens and their log-probabilities, or of one that cannot be scored.
 fn shown(
     translator: &Translator,
-    [source, target]: [&str; 2],
+    (source, pair): (&str, &Pair),
     score: Option<&(Vec<u32>, Vec<f32>)>,
     args: &ScoreArgs,
     common: &Common,
@@ -96,16 +113,20 @@ fn shown(
     let average = sum.zip(score).map(|(sum, (_, log_probs))| sum / log_probs.len() as f64);
     if common.json {
         let piece = |token: &u32| translator.target().piece(*token).unwrap_or_default();
-        let json = json!({
-            "source": source, "target": target, "log_prob": sum, "average": average,
+        let mut json = json!({
+            "source": source, "target": pair.target, "log_prob": sum, "average": average,
             "tokens": score.map(|(tokens, _)| tokens.iter().map(piece).collect::<Vec<_>>()),
             "token_log_probs": score.map(|(_, log_probs)| log_probs),
         });
+        if let Some(entry) = &pair.entry {
+            json["number"] = entry.number.into();
+        }
         return json.to_string();
     }
-    match if args.normalize { average } else { sum } {
-        Some(number) => format!("{number:.6}"),
-        None => "nan".to_owned(),
+    let number = if args.normalize { average } else { sum }.map_or_else(|| "nan".to_owned(), decimals);
+    match &pair.entry {
+        Some(entry) => entry.with(&pair.target, "Score", &number),
+        None => number,
     }
 }
 
@@ -118,8 +139,8 @@ struct Unscored {
 }
 
 impl Unscored {
-    /// Takes note of a pair, if it is one of them. `first` is the number, in these files, of the line that counts as line 0.
-    fn add(&mut self, fit: Fit, [source, target]: [&PathBuf; 2], first: usize) {
+    /// Takes note of a pair, if it is one of them, and of its lines in these files.
+    fn add(&mut self, fit: Fit, paths: [&PathBuf; 2], lines: [usize; 2]) {
         /// More are only counted.
         const MOST: usize = 20;
         let Fit::TooLong(side, beyond) = fit else { return };
@@ -127,8 +148,8 @@ impl Unscored {
             self.others += 1;
             return;
         }
-        let file = if side == Side::Source { source } else { target };
-        let error = beyond.error(shown_name(file), first);
+        let side = usize::from(side == Side::Target);
+        let error = BeyondPositions { line: 0, ..beyond }.error(shown_name(paths[side]), lines[side]);
         self.first.push(error.help("its pair has no score (nan; with --json, null): split the line, or leave it out"));
     }
 
@@ -137,97 +158,5 @@ impl Unscored {
         let (others, s) = (self.others, if self.others == 1 { "" } else { "s" });
         let more = (others > 0).then(|| Error::failure(format!("{others} more pair{s} could not be scored either")));
         self.first.into_iter().chain(more)
-    }
-}
-
-/// Lines of two files, side by side.
-struct Pairs<'a> {
-    paths: [&'a PathBuf; 2],
-    inputs: [Input; 2],
-    /// Lines read.
-    lines: usize,
-}
-
-impl<'a> Pairs<'a> {
-    fn open(paths: [&'a PathBuf; 2]) -> Result<Self> {
-        let open = |path: &Path| Input::open(Some(path));
-        Ok(Self { paths, inputs: [open(paths[0])?, open(paths[1])?], lines: 0 })
-    }
-
-    /// The next lines of both, none at the end, and from stdin only those that have arrived, but at least one; and what is wrong
-    /// with the pair after them, if that is why they end. If the very next pair cannot be read, that is an error.
-    fn read(&mut self) -> Result<(Vec<String>, Vec<String>, Option<Error>)> {
-        /// Pairs processed together: enough to batch by length, few enough to bound memory.
-        const WINDOW: usize = 2000;
-        let (mut sources, mut targets) = (Vec::new(), Vec::new());
-        let mut refused = None;
-        while sources.len() < WINDOW && (sources.is_empty() || !self.inputs.iter().any(Input::may_wait)) {
-            let [source, target] = &mut self.inputs;
-            let pair = source.lines(1).and_then(|mut line| Ok((line.pop(), target.lines(1)?.pop())));
-            match pair {
-                Ok((Some(source), Some(target))) => {
-                    sources.push(source);
-                    targets.push(target);
-                }
-                Ok((None, None)) => break,
-                Ok((source, _)) => {
-                    refused = Some(self.uneven(self.lines + sources.len(), source.is_some()));
-                    break;
-                }
-                Err(error) if sources.is_empty() => return Err(error),
-                Err(error) => {
-                    refused = Some(error);
-                    break;
-                }
-            }
-        }
-        self.lines += sources.len();
-        Ok((sources, targets, refused))
-    }
-
-    fn uneven(&self, lines: usize, source_goes_on: bool) -> Error {
-        let [short, long] =
-            if source_goes_on { [1, 0] } else { [0, 1] }.map(|side: usize| shown_name(self.paths[side]));
-        let s = if lines == 1 { "" } else { "s" };
-        let what = format!("{} ends after {lines} line{s}, but {} goes on", short.display(), long.display());
-        Error::failure(what).help("the two must be aligned line by line; the lines before that are done")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Write;
-
-    use super::*;
-
-    fn gzip(text: &str) -> Vec<u8> {
-        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        encoder.write_all(text.as_bytes()).unwrap();
-        encoder.finish().unwrap()
-    }
-
-    /// Pairs before the damage are scored, and the error names the damaged line.
-    #[test]
-    fn damage_in_one_file_costs_the_pairs_after_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let [source, target] = ["source.gz", "target"].map(|name| folder.path().join(name));
-        // The second member of the compressed file ends right after its header.
-        let cut = gzip("d\ne\n")[..12].to_vec();
-        std::fs::write(&target, "A\nB\nC\nD\nE\n").unwrap();
-        let lines = |of: &[&str]| -> Vec<String> { of.iter().map(|line| (*line).to_owned()).collect() };
-        for damaged_first in [true, false] {
-            std::fs::write(&source, [gzip("a\nb\nc\n"), cut.clone()].concat()).unwrap();
-            let paths = if damaged_first { [&source, &target] } else { [&target, &source] };
-            let (mut first, mut second, refused) = Pairs::open(paths).unwrap().read().unwrap();
-            if !damaged_first {
-                std::mem::swap(&mut first, &mut second);
-            }
-            assert_eq!((first, second), (lines(&["a", "b", "c"]), lines(&["A", "B", "C"])));
-            let error = refused.unwrap().to_string();
-            assert!(error.contains("source.gz:4") && error.contains("the lines before it are done"), "{error}");
-            // With nothing before it there is nothing to write.
-            std::fs::write(&source, &cut).unwrap();
-            assert!(Pairs::open(paths).unwrap().read().is_err());
-        }
     }
 }

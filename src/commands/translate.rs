@@ -7,11 +7,13 @@ use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
 use super::shared::attention::AttentionFile;
+use super::shared::decimals::decimals;
 use super::shared::decoding;
 use super::shared::doubtful::Doubtful;
-use super::shared::input::{self, Lines};
+use super::shared::input::Lines;
 use super::shared::model::{self, ModelFiles};
 use super::shared::output::{Output, is_same_place, refuse_inputs};
+use super::shared::requests::{Requests, Window};
 use super::shared::some_lines::SomeLines;
 use super::shared::tags::{self, Tags};
 use super::shared::written::Written;
@@ -31,70 +33,67 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     check(args)?;
     let (first, others) = model::load_all(&args.models, common)?;
     let mut options = decoding::translate_options(&args.decode, args.n_best, (&first, &others), common)?;
-    options.prefix = args.prefix.as_deref().map(|text| input::text_of("--prefix", text)).unwrap_or_default();
     if args.attention.is_some() && options.long == Long::Split {
         // Attention weights belong to a single sequence.
         options.long = Long::Truncate;
     }
-    let translator = decoding::translator_with_flags(&first, &others, &args.decode, &options.prefix)?;
-    translator.check_prefix(&options)?;
+    let translator = decoding::translator_with_flags(&first, &others, &args.models.weights, &args.decode)?;
     tags::check_flag(args.tag.as_deref(), &first.tokenizers.source)?;
-    let mut lines = Lines::open(&args.text, args.input.as_deref(), args.tag.as_deref())?;
+    let mut requests = Requests::open(args)?;
+    requests.check(&translator, &options)?;
     if let Some(file) = &args.attention {
-        AttentionFile::refuse_several(file, || lines.count())?;
+        AttentionFile::refuse_several(file, || requests.lines().count())?;
     }
     let of_models = model::files_of(&first, &others);
     let inputs = || {
-        let texts = lines.path().into_iter().chain(args.decode.shortlist.as_deref());
+        let texts = requests.paths().chain(args.decode.shortlist.as_deref());
         texts.chain(of_models.iter().map(PathBuf::as_path))
     };
     refuse_inputs(args.output.as_deref(), inputs())?;
     if let Some(file) = &args.attention {
         refuse_inputs(Some(file), inputs())?;
     }
-    let progress = progress(&lines, args.output.as_deref());
+    let progress = progress(requests.lines(), args.output.as_deref());
     // Who answers a prompt sees what was answered.
-    let written = match lines.is_interactive() {
+    let written = match requests.lines().is_interactive() {
         true => Written::default(),
         false => Written::watch(args.output.as_deref(), progress.clone())?,
     };
     let (mut writer, mut refused) = (None, None);
     while refused.is_none() {
-        let window = match lines.next() {
+        let Window { lines, constraints, refused: after } = match requests.next(&translator, &options) {
+            Ok(Window { lines, refused: Some(error), .. }) if writer.is_none() && lines.is_empty() => {
+                return Err(error);
+            }
             Ok(window) => window,
             // What is known of the lines before is told, too.
-            Err(error) if writer.is_some() => {
-                refused = Some(error);
-                break;
-            }
+            Err(error) if writer.is_some() => Window { refused: Some(error), ..Window::default() },
             Err(error) => return Err(error),
         };
+        refused = after;
         // Opening empties the output file, so first make sure that the input can be read.
         let writer = match &mut writer {
             Some(writer) => writer,
             None => writer.insert(Writer::open(args, common, &first, &translator)?),
         };
-        if window.is_empty() || writer.output.is_closed() {
+        if lines.is_empty() || writer.output.is_closed() {
             break;
         }
-        let beyond = if options.long == Long::Error { translator.beyond_positions(&window) } else { None };
-        let (window, error) = lines.split_at_refused(&window, beyond);
-        refused = error;
         options.lines_before = writer.doubtful.lines();
-        let translations = translator
-            .translate(window, &options, |done| progress.set_position((options.lines_before + done) as u64))?;
-        let alignments = writer.alignments(window, &translations, &translator.later_prefix(&options))?;
-        let result = written.write(window.len(), || {
-            for ((line, translation), alignments) in window.iter().zip(&translations).zip(&alignments) {
+        let progressed = |done| progress.set_position((options.lines_before + done) as u64);
+        let translations = translator.translate(&lines, &constraints, &options, progressed)?;
+        let alignments = writer.alignments(&lines, &translations)?;
+        let result = written.write(lines.len(), || {
+            for ((line, translation), alignments) in lines.iter().zip(&translations).zip(&alignments) {
                 writer.write(line, translation, alignments)?;
             }
-            written.note([lines.warnings(), writer.warnings()].concat());
+            written.note([requests.warnings(), writer.warnings()].concat());
             writer.output.flush()
         });
         result.map_err(|error| written.how_far(error, writer.output.cut_back()))?;
     }
     progress.finish_and_clear();
-    lines.warnings().into_iter().for_each(warning);
+    requests.warnings().into_iter().for_each(warning);
     writer.map_or(Ok(()), Writer::finish)?;
     refused.map_or(Ok(()), Err)
 }
@@ -137,11 +136,11 @@ impl<'a> Writer<'a> {
     }
 
     /// The alignments of each line's translations that are written, if they are asked for.
-    fn alignments(&self, lines: &[String], translations: &[Translation], later: &[u32]) -> Result<Vec<Vec<Alignment>>> {
+    fn alignments(&self, lines: &[String], translations: &[Translation]) -> Result<Vec<Vec<Alignment>>> {
         let Some((model, reader)) = self.explainer.as_ref().filter(|_| self.args.alignment) else {
             return Ok(vec![Vec::new(); lines.len()]);
         };
-        let all = align(model, reader, lines, translations, self.args.n_best.unwrap_or(1), later)?;
+        let all = align(model, reader, lines, translations, self.args.n_best.unwrap_or(1))?;
         // Words are those of the user's line.
         let of_tag = self.words_of_tag();
         Ok(all.into_iter().map(|line| line.into_iter().map(|alignment| alignment.after(of_tag)).collect()).collect())
@@ -177,7 +176,8 @@ impl<'a> Writer<'a> {
             let mut alignments = alignments.iter();
             for Candidate { text, log_prob, score, .. } in &translation.n_best {
                 let alignment = alignments.next().map(|alignment| format!(" ||| {alignment}")).unwrap_or_default();
-                output.line(&format!("{number} ||| {text}{alignment} ||| LogProb= {log_prob:.6} ||| {score:.6}"))?;
+                let (log_prob, score) = (decimals(*log_prob), decimals(*score));
+                output.line(&format!("{number} ||| {text}{alignment} ||| LogProb= {log_prob} ||| {score}"))?;
             }
         } else if let Some(alignment) = alignments.first() {
             output.line(&format!("{} ||| {alignment}", translation.best().text))?;

@@ -44,7 +44,7 @@ type Number = Option<usize>;
 
 /// Pairs each word of translations of lines with the source word that it attends to most, in the order of the translation; a
 /// word that several parts of a line have made, with one of each part. Of each line, the first `most` translations, at most,
-/// are aligned. `later` is what the translation of each part after a line's first begins with, though its tokens lack it.
+/// are aligned.
 ///
 /// Attention is the mean over the heads of the last layer, summed over the pieces of each word; see [`Part::links`] for which
 /// is the most.
@@ -57,9 +57,8 @@ pub fn align<S: AsRef<str> + Sync>(
     lines: &[S],
     translations: &[Translation],
     most: usize,
-    later: &[u32],
 ) -> Result<Vec<Vec<Alignment>>> {
-    let of_line = |(line, translation)| of_translations(reader, AsRef::as_ref(line), translation, most, later);
+    let of_line = |(line, translation)| of_translations(reader, AsRef::as_ref(line), translation, most);
     let parts: Vec<Vec<Vec<Part>>> = lines.par_iter().zip(translations).map(of_line).collect();
     let all: Vec<&Part> = parts.iter().flatten().flatten().collect();
     let mut links = attended(model, reader, &all)?.into_iter();
@@ -83,13 +82,7 @@ struct Part<'t> {
 }
 
 /// The parts of each of the first `most` translations of a line.
-fn of_translations<'t>(
-    reader: &Reader,
-    line: &str,
-    translation: &'t Translation,
-    most: usize,
-    later: &[u32],
-) -> Vec<Vec<Part<'t>>> {
+fn of_translations<'t>(reader: &Reader, line: &str, translation: &'t Translation, most: usize) -> Vec<Vec<Part<'t>>> {
     let Tokenizers { source, target } = reader.tokenizers();
     let parts = &translation.parts;
     let own: Vec<&[u32]> = parts.iter().map(|part| part.ids.get(part.added..).unwrap_or_default()).collect();
@@ -102,7 +95,7 @@ fn of_translations<'t>(
         let to = of_translation(target, &candidate.text, &made);
         let part = |(i, to): (usize, Vec<Number>)| {
             let source = &parts[i];
-            let before = if i == 0 { &[] } else { later };
+            let before = if i == 0 { &[][..] } else { &translation.later_prefix };
             let unnumbered = |count: usize| vec![None; count];
             Part {
                 source,

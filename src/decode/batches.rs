@@ -7,8 +7,8 @@ use std::thread;
 use super::ensemble::{Ensemble, EnsembleStep};
 use super::neural::Neural;
 use super::source::{self, Source};
-use super::translate::{Prefix, TranslateOptions};
-use super::{Hypothesis, Sentence, search};
+use super::translate::TranslateOptions;
+use super::{Demands, Hypothesis, Sentence, grid, search};
 use crate::error::{Error, Result};
 
 /// Batches that a device has at once: while it computes a step of one, the host ranks what the last step of the other found.
@@ -79,35 +79,40 @@ fn overlapped<'b, T: Sync, R: Send>(
 }
 
 impl Ensemble {
-    /// Up to `options.n_best` hypotheses of each source, in order; none for a source without tokens. `sources` has a list for
-    /// each member. They are batched by length. Stops without a result if `go_on`, asked after each batch with the indices of
-    /// its sources, returns false.
+    /// The hypotheses of each source, in order; none for a source without tokens. `sources` has a list for each member, `demands`
+    /// are those of each source, or empty. They are batched by length. Stops without a result if `go_on`, asked after each batch
+    /// with the indices of its sources, returns false.
     ///
     /// # Errors
     /// As [`search`].
     pub fn translate(
         &self,
         sources: &[Vec<Source>],
-        prefix: &Prefix,
+        demands: &[Demands],
         options: &TranslateOptions,
         mut go_on: impl FnMut(&[usize]) -> bool,
     ) -> Result<Option<Vec<Vec<Hypothesis>>>> {
         let first = &sources[0];
         let mut results = vec![Vec::new(); first.len()];
-        let mut order: Vec<usize> = (0..first.len()).filter(|&i| !first[i].ids.is_empty()).collect();
+        let width = options.rows();
+        let with_phrases = |i: usize| Some(grid::rows(width, demands.get(i)?.must.as_ref()?));
+        // The search for phrases is another one, and asks for all probabilities.
+        let (mut constrained, mut others): (Vec<usize>, Vec<usize>) =
+            (0..first.len()).filter(|&i| !first[i].ids.is_empty()).partition(|&i| with_phrases(i).is_some());
+        let most_rows = constrained.iter().filter_map(|&i| with_phrases(i)).max().unwrap_or(width);
         // Each model has subwords of its own.
         let longest = |&i: &usize| sources.iter().map(|of_model| of_model[i].ids.len()).max().unwrap_or(0);
-        source::by_length(&mut order, longest);
-        let most = self.rows(options.asks_for_all()) / options.rows();
-        let batches: Vec<_> = source::batches(&order, longest, options.batch_tokens, most).collect();
+        source::by_length(&mut others, longest);
+        source::by_length(&mut constrained, longest);
+        let most = self.rows(options.asks_for_all()) / width;
+        let batches = source::batches(&others, longest, options.batch_tokens, most);
+        let constrained = source::batches(&constrained, longest, options.batch_tokens, self.rows(true) / most_rows);
+        let batches: Vec<_> = batches.chain(constrained).collect();
         let mut finish = |batch: &[usize], found: Vec<Vec<Hypothesis>>| {
-            for (&i, mut hypotheses) in batch.iter().zip(found) {
-                hypotheses.truncate(options.n_best);
-                results[i] = hypotheses;
-            }
+            batch.iter().zip(found).for_each(|(&i, hypotheses)| results[i] = hypotheses);
             go_on(batch)
         };
-        let work = |batch: &[usize]| self.batch(sources, batch, prefix, options);
+        let work = |batch: &[usize]| self.batch(sources, batch, demands, options);
         let mut left = batches.clone();
         if self.is_on_device() && batches.len() > 1 {
             let Some(too_large) = overlapped(&batches, &work, &mut finish)? else { return Ok(None) };
@@ -128,31 +133,41 @@ impl Ensemble {
         &self,
         sources: &[Vec<Source>],
         batch: &[usize],
-        prefix: &Prefix,
+        demands: &[Demands],
         options: &TranslateOptions,
     ) -> Result<Vec<Vec<Hypothesis>>> {
         let sentence = |&i: &usize| {
             let Source { line, part, ids, .. } = &sources[0][i];
-            let prefix = if *part == 0 { &prefix.first } else { &prefix.later };
+            let demands = demands.get(i).cloned().unwrap_or_default();
             Sentence {
                 min_length: options.min_length,
-                max_length: options.limit(ids.len(), prefix.len()).clamp(1, self.max_positions()),
-                prefix: prefix.clone(),
+                max_length: options.limit(ids.len(), demands.tokens()).clamp(1, self.max_positions()),
+                demands,
                 // Unique: there are never 2^40 lines.
                 key: ((options.lines_before + line) as u64) + ((*part as u64) << 40),
             }
         };
-        search(&mut self.begin_with(sources, batch)?, &options.search(batch.iter().map(sentence).collect()))
+        let sentences: Vec<Sentence> = batch.iter().map(sentence).collect();
+        let needed: Vec<Vec<u32>> = sentences.iter().map(|sentence| sentence.demands.needed()).collect();
+        let characters = self.members()[0].special().characters.clone();
+        search(&mut self.begin_with(sources, batch, &needed)?, &options.search(sentences, characters))
     }
 
-    /// Begins to decode the sources whose indices are in `batch`.
-    pub(super) fn begin_with(&self, sources: &[Vec<Source>], batch: &[usize]) -> Result<EnsembleStep<'_>> {
+    /// Begins to decode the sources whose indices are in `batch`. No shortlist excludes the tokens that are `needed` for each, if
+    /// there are any.
+    pub(super) fn begin_with(
+        &self,
+        sources: &[Vec<Source>],
+        batch: &[usize],
+        needed: &[Vec<u32>],
+    ) -> Result<EnsembleStep<'_>> {
         let ids = |(member, sources): (&Neural, &Vec<Source>)| -> Vec<Vec<u32>> {
             let end = member.special().source_end;
             batch.iter().map(|&i| [&sources[i].ids[..], &[end]].concat()).collect()
         };
         let ids: Vec<Vec<Vec<u32>>> = self.members().iter().zip(sources).map(ids).collect();
-        self.begin(&ids.iter().map(|ids| ids.iter().map(Vec::as_slice).collect()).collect::<Vec<_>>())
+        let ids: Vec<Vec<&[u32]>> = ids.iter().map(|ids| ids.iter().map(Vec::as_slice).collect()).collect();
+        self.begin_allowing(&ids, needed)
     }
 }
 

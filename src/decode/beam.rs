@@ -17,7 +17,8 @@
 
 use std::cmp::Ordering;
 
-use super::{Continuation, Ending, Hypothesis, LengthPenalty, SearchOptions, StepModel, StepRows};
+use super::history::{Finished, History, Node};
+use super::{Continuation, Ending, Hypothesis, SearchOptions, StepModel, StepRows};
 use crate::error::Result;
 
 /// How the beam of a sentence is divided.
@@ -100,11 +101,11 @@ impl Search {
         for beam in beams.iter_mut().filter(|beam| !beam.live.is_empty()) {
             beam.rank(best, self.k, &self.taken, self.groups.penalty, &mut self.candidates)?;
             beam.advance(&self.candidates, length, self.end, &mut self.history);
-            self.taken.extend(beam.live.iter().map(|live| self.history.nodes[live.node].token));
+            self.taken.extend(beam.live.iter().map(|live| self.history.token(live.node)));
             // The maximum length is checked first: hypotheses cut there compete with those that end there.
             if length >= beam.max_length {
                 beam.cut(length, Ending::MaxLength);
-            } else if beam.finished >= self.enough {
+            } else if beam.finished.ended >= self.enough {
                 beam.live.clear();
             }
         }
@@ -122,62 +123,10 @@ impl Search {
 /// The hypotheses that the groups of a sentence kept, without duplicates, the best score first.
 fn hypotheses(beams: Vec<Beam>, history: &History) -> Vec<Hypothesis> {
     let mut all: Vec<Hypothesis> = Vec::new();
-    for Kept { node, end, log_prob, score, ending } in beams.into_iter().flat_map(|beam| beam.kept) {
-        let (tokens, mut token_log_probs) = (history.tokens(node), history.log_probs(node));
-        token_log_probs.extend(end);
-        if !all.iter().any(|other| other.tokens == tokens && other.ending == ending) {
-            all.push(Hypothesis { tokens, token_log_probs, log_prob, score, ending });
-        }
-    }
+    beams.into_iter().for_each(|beam| beam.finished.hypotheses_into(history, &mut all));
     // Stable: among equal scores, the one from the earlier group or set aside earlier comes first.
     all.sort_by(|a, b| b.score.total_cmp(&a.score));
     all
-}
-
-/// The tokens of all hypotheses as a tree of back-pointers, so that extending one copies nothing.
-struct History {
-    /// The first is the root, which holds the start token.
-    nodes: Vec<Node>,
-}
-
-struct Node {
-    token: u32,
-    /// The log-probability of the token alone.
-    log_prob: f32,
-    before: usize,
-}
-
-impl History {
-    const ROOT: usize = 0;
-
-    fn new(start: u32) -> Self {
-        Self { nodes: vec![Node { token: start, log_prob: 0.0, before: Self::ROOT }] }
-    }
-
-    fn push(&mut self, node: Node) -> usize {
-        self.nodes.push(node);
-        self.nodes.len() - 1
-    }
-
-    /// The tokens from the root, which is left out, to `node`.
-    fn tokens(&self, node: usize) -> Vec<u32> {
-        self.path(node, |node| node.token)
-    }
-
-    /// The log-probability of each.
-    fn log_probs(&self, node: usize) -> Vec<f32> {
-        self.path(node, |node| node.log_prob)
-    }
-
-    fn path<T>(&self, mut node: usize, value: impl Fn(&Node) -> T) -> Vec<T> {
-        let mut values = Vec::new();
-        while node != Self::ROOT {
-            values.push(value(&self.nodes[node]));
-            node = self.nodes[node].before;
-        }
-        values.reverse();
-        values
-    }
 }
 
 /// A hypothesis that is still being extended.
@@ -209,33 +158,18 @@ impl Candidate {
     }
 }
 
-/// A hypothesis set aside, ended or cut.
-struct Kept {
-    /// The last token, the end token left out.
-    node: usize,
-    /// The log-probability of the end token, if it ended.
-    end: Option<f32>,
-    log_prob: f64,
-    score: f64,
-    ending: Ending,
-}
-
 /// The state of one group of a sentence.
 struct Beam<'a> {
     options: &'a SearchOptions,
     sentence: usize,
     width: usize,
-    penalty: LengthPenalty,
     max_length: usize,
     /// The most probable first; their rows in the batch are in this order, from `first_row` on.
     live: Vec<Live>,
     /// Filled at each step and exchanged with `live`.
     next: Vec<Live>,
     first_row: usize,
-    /// At most `width`, the best score first; among equal scores, the one set aside earlier.
-    kept: Vec<Kept>,
-    /// Hypotheses that ended so far.
-    finished: usize,
+    finished: Finished,
 }
 
 impl<'a> Beam<'a> {
@@ -244,13 +178,11 @@ impl<'a> Beam<'a> {
             options,
             sentence,
             width,
-            penalty: options.length_penalty,
             max_length: options.sentences[sentence].max_length,
             live: vec![Live { node: History::ROOT, parent_row: sentence, log_prob: 0.0 }],
             next: Vec::with_capacity(width),
             first_row: 0,
-            kept: Vec::with_capacity(width + 1),
-            finished: 0,
+            finished: Finished::new(options.length_penalty, width),
         };
         if beam.max_length == 0 {
             beam.cut(0, Ending::MaxLength);
@@ -263,7 +195,7 @@ impl<'a> Beam<'a> {
         for live in &self.live {
             let tokens = || history.tokens(live.node);
             let constraint = self.options.constraint(self.sentence, length, end, tokens);
-            batch.push(history.nodes[live.node].token, live.parent_row, self.sentence, constraint);
+            batch.push(history.token(live.node), live.parent_row, self.sentence, constraint);
         }
     }
 
@@ -301,7 +233,7 @@ impl<'a> Beam<'a> {
 
     /// Takes one step: `candidates`, in order, have `length` tokens each.
     fn advance(&mut self, candidates: &[Candidate], length: usize, end: u32, history: &mut History) {
-        if candidates.is_empty() && self.kept.is_empty() {
+        if candidates.is_empty() && self.finished.is_empty() {
             // Nothing can follow and nothing is kept: the live hypotheses are the result.
             return self.cut(length - 1, Ending::Stuck);
         }
@@ -314,8 +246,7 @@ impl<'a> Beam<'a> {
             let before = self.live[rank].node;
             if token == end {
                 if place < self.width {
-                    self.finished += 1;
-                    self.keep(before, Some(step), log_prob, length, Ending::End);
+                    self.finished.end(before, step, log_prob, length);
                 }
             } else {
                 let node = history.push(Node { token, log_prob: step, before });
@@ -325,35 +256,20 @@ impl<'a> Beam<'a> {
         std::mem::swap(&mut self.live, &mut self.next);
     }
 
-    /// Sets a hypothesis aside unless `width` others are at least as good.
-    fn keep(&mut self, node: usize, end: Option<f32>, log_prob: f64, length: usize, ending: Ending) {
-        let score = self.penalty.score(log_prob, length);
-        let place = self.kept.partition_point(|kept| kept.score >= score);
-        self.kept.insert(place, Kept { node, end, log_prob, score, ending });
-        self.kept.truncate(self.width);
-    }
-
     /// Sets all live hypotheses aside; they have `length` tokens.
     fn cut(&mut self, length: usize, ending: Ending) {
         for Live { node, log_prob, .. } in std::mem::take(&mut self.live) {
-            self.keep(node, None, log_prob, length, ending);
+            self.finished.cut(node, log_prob, length, ending);
         }
     }
 
     /// Drops the live hypotheses of `length` tokens that can never displace a kept one.
     fn drop_hopeless(&mut self, length: usize) {
-        let Some(worst) = self.kept.get(self.width - 1).map(|kept| kept.score) else { return };
-        let (longest, penalty) = (self.max_length, self.penalty);
-        self.live.retain(|live| penalty.best_attainable(live.log_prob, length + 1, longest) > worst);
+        self.live.retain(|live| self.finished.can_improve(live.log_prob, length, self.max_length));
     }
 
     /// Whether no live hypothesis of `length` tokens can displace a kept one.
     fn is_hopeless(&self, length: usize) -> bool {
-        let attainable = |live: &Live| self.penalty.best_attainable(live.log_prob, length + 1, self.max_length);
-        self.live.is_empty()
-            || self
-                .kept
-                .get(self.width - 1)
-                .is_some_and(|kept| self.live.iter().all(|live| attainable(live) <= kept.score))
+        !self.live.iter().any(|live| self.finished.can_improve(live.log_prob, length, self.max_length))
     }
 }

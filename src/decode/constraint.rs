@@ -1,6 +1,34 @@
-//! Which tokens may continue a hypothesis: forced beginnings, minimum lengths, n-grams that must not repeat.
+//! Which tokens may continue a hypothesis: forced beginnings, minimum lengths, n-grams that must not repeat, phrases that must
+//! not occur.
+
+use std::sync::Arc;
 
 use super::SearchOptions;
+use super::avoid::Avoid;
+use super::phrases::Phrases;
+
+/// What is demanded of the hypotheses of one sentence.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Demands {
+    /// The tokens that every hypothesis begins with.
+    pub prefix: Vec<u32>,
+    /// What every hypothesis contains; only beam search can see to that.
+    pub must: Option<Arc<Phrases>>,
+    /// What no hypothesis contains.
+    pub avoid: Option<Arc<Avoid>>,
+}
+
+impl Demands {
+    /// The fewest tokens that a hypothesis needs for them, its end not counted.
+    pub fn tokens(&self) -> usize {
+        self.prefix.len() + self.must.as_ref().map_or(0, |must| must.tokens())
+    }
+
+    /// The tokens that a hypothesis may need for them, so that nothing must exclude these.
+    pub fn needed(&self) -> Vec<u32> {
+        self.prefix.iter().copied().chain(self.must.iter().flat_map(|must| must.all_tokens())).collect()
+    }
+}
 
 /// The search options of one sentence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -9,8 +37,8 @@ pub struct Sentence {
     pub min_length: usize,
     /// The most tokens, the end token counted; 0 gives an empty hypothesis.
     pub max_length: usize,
-    /// The tokens that every hypothesis begins with.
-    pub prefix: Vec<u32>,
+    /// What is demanded of its hypotheses.
+    pub demands: Demands,
     /// The key of its random numbers, together with the seed.
     pub key: u64,
 }
@@ -43,47 +71,24 @@ impl SearchOptions {
         end: u32,
         tokens: impl FnOnce() -> Vec<u32>,
     ) -> Constraint {
-        let sentence = &self.sentences[sentence];
-        if let Some(&forced) = sentence.prefix.get(length) {
+        let Sentence { min_length, demands: Demands { prefix, avoid, .. }, .. } = &self.sentences[sentence];
+        if let Some(&forced) = prefix.get(length) {
             return Constraint { forced: Some(forced), forbidden: Vec::new() };
         }
         let mut forbidden = Vec::new();
-        if self.no_repeat_ngram > 0 && length >= self.no_repeat_ngram {
-            forbid_repeats(&tokens(), self.no_repeat_ngram, &mut forbidden);
+        let may_repeat = self.no_repeat_ngram > 0 && length >= self.no_repeat_ngram;
+        if may_repeat || avoid.is_some() {
+            let tokens = tokens();
+            if may_repeat {
+                self.characters.forbid_repeats(&tokens, self.no_repeat_ngram, &mut forbidden);
+            }
+            if let Some(avoid) = avoid {
+                avoid.forbid(&tokens, prefix.len(), &mut forbidden);
+            }
         }
-        if length < sentence.min_length {
+        if length < *min_length {
             forbidden.push(end);
         }
         Constraint { forced: None, forbidden }
-    }
-}
-
-/// Adds the tokens that would repeat an n-gram of `tokens`.
-fn forbid_repeats(tokens: &[u32], n: usize, forbidden: &mut Vec<u32>) {
-    let last = &tokens[tokens.len() + 1 - n..];
-    for ngram in tokens.windows(n) {
-        if ngram[..n - 1] == *last && !forbidden.contains(&ngram[n - 1]) {
-            forbidden.push(ngram[n - 1]);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn repeats() {
-        let forbidden = |tokens: &[u32], n| {
-            let mut forbidden = Vec::new();
-            forbid_repeats(tokens, n, &mut forbidden);
-            forbidden
-        };
-        assert_eq!(forbidden(&[7, 8, 7], 1), [7, 8]);
-        assert_eq!(forbidden(&[7, 8, 7], 2), [8]);
-        assert!(forbidden(&[7, 8, 9], 2).is_empty());
-        assert_eq!(forbidden(&[7, 8, 9, 7, 8], 3), [9]);
-        assert_eq!(forbidden(&[7, 7, 7], 3), [7]);
-        assert_eq!(forbidden(&[7, 8, 1, 7, 8, 2, 7, 8], 3), [1, 2]);
     }
 }

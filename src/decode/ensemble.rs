@@ -1,4 +1,4 @@
-//! Several models as one: the mean of their probabilities, token by token.
+//! Several models as one: the mean of their probabilities, token by token, perhaps weighted.
 
 use rayon::prelude::*;
 
@@ -10,11 +10,13 @@ use crate::error::Result;
 #[derive(Debug)]
 pub struct Ensemble {
     members: Vec<Neural>,
+    /// The logarithm of each member's share of the mean.
+    log_shares: Vec<f32>,
 }
 
 impl From<Neural> for Ensemble {
     fn from(model: Neural) -> Self {
-        Self { members: vec![model] }
+        Self::new(vec![model])
     }
 }
 
@@ -27,7 +29,19 @@ impl Ensemble {
         assert!(!members.is_empty(), "an ensemble of nothing");
         let vocabulary = members[0].vocabulary();
         assert!(members.iter().all(|member| member.vocabulary() == vocabulary), "vocabularies differ");
-        Self { members }
+        let log_share = -(members.len() as f32).ln();
+        Self { log_shares: vec![log_share; members.len()], members }
+    }
+
+    /// With weights, one for each member, all above 0: only what they are relative to each other matters.
+    #[must_use]
+    pub fn weighted(mut self, weights: &[f64]) -> Self {
+        // Equal weights are those of `new`, to the bit.
+        if weights.iter().any(|weight| *weight != weights[0]) {
+            let total: f64 = weights.iter().sum();
+            self.log_shares = weights.iter().map(|weight| (weight / total).ln() as f32).collect();
+        }
+        self
     }
 
     /// The models.
@@ -65,7 +79,15 @@ impl Ensemble {
     /// # Errors
     /// A device fails.
     pub fn begin(&self, sources: &[Vec<&[u32]>]) -> Result<EnsembleStep<'_>> {
-        let members = self.members.iter().zip(sources).map(|(member, sources)| member.begin(sources));
+        self.begin_allowing(sources, &[])
+    }
+
+    /// As [`Self::begin`]; shortlists allow the tokens that are `needed` for each sentence, if there are any.
+    ///
+    /// # Errors
+    /// A device fails.
+    pub fn begin_allowing(&self, sources: &[Vec<&[u32]>], needed: &[Vec<u32>]) -> Result<EnsembleStep<'_>> {
+        let members = self.members.iter().zip(sources).map(|(member, sources)| member.begin_allowing(sources, needed));
         Ok(EnsembleStep {
             ensemble: self,
             members: members.collect::<Result<_>>()?,
@@ -88,17 +110,21 @@ pub struct EnsembleStep<'a> {
 impl EnsembleStep<'_> {
     /// Writes the logarithm of the mean of the members' probabilities to `log_probs`.
     fn mean(&mut self, rows: &Rows<'_>) -> Result<()> {
-        let shift = (self.members.len() as f32).ln();
-        for (i, member) in self.members.iter_mut().enumerate() {
+        // Relative to the first, so that members that count the same are added as they are.
+        let shares = &self.ensemble.log_shares;
+        for (i, (member, share)) in self.members.iter_mut().zip(shares).enumerate() {
             if i == 0 {
                 member.log_probs(rows, &mut self.log_probs)?;
                 continue;
             }
             member.log_probs(rows, &mut self.own)?;
+            let ratio = share - shares[0];
             let pairs = self.log_probs.par_chunks_mut(1 << 14).zip(self.own.par_chunks(1 << 14));
-            pairs.for_each(|(sums, own)| sums.iter_mut().zip(own).for_each(|(sum, own)| *sum = log_add(*sum, *own)));
+            let add = |(sum, own): (&mut f32, &f32)| *sum = log_add(*sum, *own + ratio);
+            pairs.for_each(|(sums, own)| sums.iter_mut().zip(own).for_each(add));
         }
-        self.log_probs.par_chunks_mut(1 << 14).for_each(|sums| sums.iter_mut().for_each(|sum| *sum -= shift));
+        let first = shares[0];
+        self.log_probs.par_chunks_mut(1 << 14).for_each(|sums| sums.iter_mut().for_each(|sum| *sum += first));
         Ok(())
     }
 }

@@ -55,7 +55,7 @@ pub fn explain(model: &Transformer, reader: &Reader, text: &str, translation: &T
     let target = &reader.tokenizers().target;
     let piece = |id: u32| target.piece(id).unwrap_or_default().to_owned();
     let steps = logits.par_iter().zip(&produced).map(|(logits, &token)| step(logits, token, piece)).collect();
-    let alignment = align(model, reader, &[text], std::slice::from_ref(translation), 1, &[])?;
+    let alignment = align(model, reader, &[text], std::slice::from_ref(translation), 1)?;
     let alignment = alignment.into_iter().flatten().next().unwrap_or_default().0;
     Ok(Explanation { text: plain, translation: translated, attention, steps, alignment })
 }

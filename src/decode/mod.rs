@@ -2,7 +2,8 @@
 //!
 //! The search sees a [`StepModel`], no tensors. It hands the model a batch of rows, one per live hypothesis of every
 //! unfinished sentence, with the constraints on its next token, and gets back the `k` best continuations of each row.
-//! [`search`] follows a [`Strategy`]: beam search ([`greedy`] for a beam of 1), beam search in diverse groups, or sampling.
+//! [`search`] follows a [`Strategy`]: beam search ([`greedy`] for a beam of 1, [`grid`] for sentences whose translations must
+//! contain given phrases), beam search in diverse groups, or sampling.
 //!
 //! A sentence's result depends on nothing but the model's answers for its own rows: ties are broken by rank within the
 //! sentence and by token id, and random numbers are keyed by the sentence, so a batch of one and a batch of many give the
@@ -10,29 +11,41 @@
 
 pub mod alignment;
 pub mod attention;
+mod avoid;
 mod batches;
 mod beam;
+mod characters;
 mod constraint;
 pub mod encode;
 pub mod ensemble;
 pub mod explain;
 mod force;
 mod greedy;
+mod grid;
+mod history;
 pub mod neural;
 pub mod penalty;
+mod phrases;
 mod sample;
 pub mod shortlist;
 pub mod source;
+mod surfaces;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod toy;
 pub mod translate;
 
+use std::sync::Arc;
+
+pub use avoid::{Avoid, Avoided};
 pub use batches::in_halves;
-pub use constraint::{Constraint, Sentence};
+pub use characters::Characters;
+pub use constraint::{Constraint, Demands, Sentence};
 pub use force::{Prediction, force, predict};
 pub use penalty::{LengthPenalty, PenaltyKind};
+pub use phrases::Phrases;
+pub use surfaces::Surfaces;
 
 use crate::choice::choice;
 use crate::error::{Error, Result};
@@ -94,8 +107,8 @@ pub trait StepModel {
     }
 }
 
-/// The rows of one step. The slices are equally long and never empty; the rows of a sentence are adjacent, its best
-/// hypothesis first, and sentences are in order. A finished sentence has no rows.
+/// The rows of one step. The slices are equally long and never empty; the rows of a sentence are adjacent, and sentences are in
+/// order. A finished sentence has no rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
     /// The token each row's hypothesis is extended with; the start token at the first step.
@@ -143,12 +156,12 @@ impl Continuation {
     pub const IMPOSSIBLE: Self = Self { token: 0, log_prob: f32::NEG_INFINITY };
 
     /// The log-probability, or `None` where the continuation is impossible. A value just above 0, which rounding in a
-    /// softmax can give, counts as 0: the search relies on sums that never rise.
+    /// softmax can give, counts as 0: the search relies on sums that never rise. So does -0, for those who print it.
     fn log_prob(&self) -> Result<Option<f64>> {
         if self.log_prob.is_nan() || self.log_prob == f32::INFINITY {
             return Err(not_a_number());
         }
-        Ok((self.log_prob > f32::NEG_INFINITY).then(|| f64::from(self.log_prob.min(0.0))))
+        Ok((self.log_prob > f32::NEG_INFINITY).then(|| f64::from(self.log_prob.min(0.0) + 0.0)))
     }
 }
 
@@ -212,8 +225,10 @@ pub struct SearchOptions {
     pub length_penalty: LengthPenalty,
     /// A beam stops when this many times its width have finished; 0: when nothing can become better.
     pub patience: f64,
-    /// No sequence of this many tokens may repeat within a hypothesis; 0: no limit.
+    /// No sequence of this many tokens may repeat within a hypothesis; 0: no limit. The tokens of one character count as one.
     pub no_repeat_ngram: usize,
+    /// Which tokens are parts of characters.
+    pub characters: Arc<Characters>,
     /// The options of each sentence.
     pub sentences: Vec<Sentence>,
 }
@@ -288,7 +303,13 @@ pub fn search(model: &mut dyn StepModel, options: &SearchOptions) -> Result<Vec<
     if given != wanted {
         return Err(Error::failure(format!("the options of {given} sentences were given for {wanted}")));
     }
+    let has_phrases = options.sentences.iter().any(|sentence| sentence.demands.must.is_some());
     match options.strategy {
+        Strategy::Beam { width } if has_phrases => grid::search(model, options, width),
+        _ if has_phrases => {
+            let error = Error::usage("only beam search can see to it that a translation contains given phrases");
+            Err(error.help("leave --sample and --beam-groups out"))
+        }
         Strategy::Beam { width: 1 } => greedy::search(model, options),
         Strategy::Beam { width } => beam::search(model, options, beam::Groups { count: 1, width, penalty: 0.0 }),
         Strategy::Diverse { width, groups, penalty } => {
@@ -303,7 +324,8 @@ impl SearchOptions {
     pub fn beam(width: usize, length_penalty: LengthPenalty, max_lengths: impl IntoIterator<Item = usize>) -> Self {
         let sentence = |max_length| Sentence { max_length, ..Sentence::default() };
         let sentences = max_lengths.into_iter().map(sentence).collect();
-        Self { strategy: Strategy::Beam { width }, length_penalty, patience: 0.0, no_repeat_ngram: 0, sentences }
+        let strategy = Strategy::Beam { width };
+        Self { strategy, length_penalty, patience: 0.0, no_repeat_ngram: 0, characters: Arc::default(), sentences }
     }
 
     /// Checks that the options are in range.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::shortlist::Shortlist;
-use super::{Constraint, Continuation, Rows, StepModel};
+use super::{Characters, Constraint, Continuation, Rows, StepModel};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::gpu;
@@ -29,6 +29,8 @@ pub struct SpecialTokens {
     pub end: u32,
     /// Never produced: padding, start and unknown, unless the tokenizer says otherwise.
     pub forbidden: Vec<u32>,
+    /// The tokens that are parts of characters.
+    pub characters: Arc<Characters>,
 }
 
 impl SpecialTokens {
@@ -40,6 +42,7 @@ impl SpecialTokens {
             start: target.bos_id(),
             end: target.eos_id(),
             forbidden: target.forbidden(),
+            characters: Arc::new(Characters::of(target)),
         }
     }
 }
@@ -152,10 +155,20 @@ impl Neural {
     /// # Errors
     /// The device fails.
     pub fn begin(&self, sources: &[&[u32]]) -> Result<NeuralStep<'_>> {
+        self.begin_allowing(sources, &[])
+    }
+
+    /// As [`Self::begin`]; the shortlist, if there is one, allows the tokens that are `needed` for each sentence, too.
+    ///
+    /// # Errors
+    /// The device fails.
+    pub fn begin_allowing(&self, sources: &[&[u32]], needed: &[Vec<u32>]) -> Result<NeuralStep<'_>> {
         let state = match &self.kind {
             Kind::Engine(engine) => {
+                let needed = |i: usize| needed.get(i).map_or(&[][..], Vec::as_slice);
                 let of = |list: &Shortlist| -> Vec<Vec<u32>> {
-                    sources.iter().map(|source| list.of(source, &self.special.forbidden)).collect()
+                    let sources = sources.iter().enumerate();
+                    sources.map(|(i, source)| list.of(source, needed(i), &self.special.forbidden)).collect()
                 };
                 Progress::Engine(engine.begin(engine.encode(sources), self.shortlist.as_ref().map(of)))
             }
@@ -355,7 +368,7 @@ pub(super) fn best_continuations(
 
 /// Writes the largest logits above -∞ and their indices to `best`, the largest first, the smaller index first among equals.
 /// Returns those that it found, all of `best` if there are so many.
-fn largest<'a>(logits: &[f32], best: &'a mut [Continuation]) -> &'a mut [Continuation] {
+pub(super) fn largest<'a>(logits: &[f32], best: &'a mut [Continuation]) -> &'a mut [Continuation] {
     /// Logits tested together: most blocks have none above the threshold.
     const BLOCK: usize = 64;
     let mut filled = 0;

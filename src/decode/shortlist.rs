@@ -45,11 +45,6 @@ impl Shortlist {
         Self { starts, tokens, always }
     }
 
-    /// Allows these tokens too, always.
-    pub fn allow(&mut self, tokens: &[u32]) {
-        self.always.extend_from_slice(tokens);
-    }
-
     /// For each source token, whether it was seen with target tokens. With one vocabulary, all may be copied: that alone does
     /// not count.
     pub fn listed(&self) -> Vec<bool> {
@@ -62,13 +57,13 @@ impl Shortlist {
         self.tokens.len() as f64 / (self.starts.len() - 1).max(1) as f64
     }
 
-    /// The target tokens allowed for a sentence, ascending, without `forbidden`.
-    pub fn of(&self, source: &[u32], forbidden: &[u32]) -> Vec<u32> {
+    /// The target tokens allowed for a sentence, ascending: also those `needed` for it, but none that is `forbidden`.
+    pub fn of(&self, source: &[u32], needed: &[u32], forbidden: &[u32]) -> Vec<u32> {
         let list = |&token: &u32| {
             let [start, end] = [token as usize, token as usize + 1].map(|i| self.starts[i] as usize);
             &self.tokens[start..end]
         };
-        let mut tokens: Vec<u32> = source.iter().flat_map(list).chain(&self.always).copied().collect();
+        let mut tokens: Vec<u32> = source.iter().flat_map(list).chain(&self.always).chain(needed).copied().collect();
         tokens.sort_unstable();
         tokens.dedup();
         tokens.retain(|token| !forbidden.contains(token));
@@ -160,11 +155,11 @@ mod tests {
 
     #[test]
     fn a_sentence_may_use_the_tokens_of_its_tokens() {
-        let mut list = Shortlist::new([vec![], vec![7, 3], vec![3, 9, 4]], vec![2]);
-        assert_eq!(list.of(&[1, 1], &[]), [2, 3, 7]);
-        assert_eq!(list.of(&[1, 2], &[4]), [2, 3, 7, 9]);
-        list.allow(&[5]);
-        assert_eq!(list.of(&[], &[]), [2, 5]);
+        let list = Shortlist::new([vec![], vec![7, 3], vec![3, 9, 4]], vec![2]);
+        assert_eq!(list.of(&[1, 1], &[], &[]), [2, 3, 7]);
+        assert_eq!(list.of(&[1, 2], &[], &[4]), [2, 3, 7, 9]);
+        assert_eq!(list.of(&[1, 2], &[5, 3, 4], &[4]), [2, 3, 5, 7, 9]);
+        assert_eq!(list.of(&[], &[], &[]), [2]);
         assert_eq!(
             Shortlist::new([vec![], vec![1], vec![2, 3], vec![4]], vec![2]).listed(),
             [false, false, true, true]
@@ -181,11 +176,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("list");
         // The end as a translation of some tokens is not enough.
-        let mut list = Shortlist::new([vec![], vec![end], vec![], vec![3], vec![4]], vec![3]);
-        std::fs::write(&path, list.to_bytes(&tokenizers).unwrap()).unwrap();
+        let list = |always| Shortlist::new([vec![], vec![end], vec![], vec![3], vec![4]], always);
+        std::fs::write(&path, list(vec![3]).to_bytes(&tokenizers).unwrap()).unwrap();
         let error = Shortlist::load(&path, &tokenizers).unwrap_err().to_string();
         assert!(error.contains("does not always allow the end"), "{error}");
-        list.allow(&[end]);
+        let list = list(vec![3, end]);
         std::fs::write(&path, list.to_bytes(&tokenizers).unwrap()).unwrap();
         assert_eq!(Shortlist::load(&path, &tokenizers).unwrap(), list);
     }

@@ -201,7 +201,7 @@ pub fn reversals(count: usize, symbols: u64, longest: u64, stream: &mut Stream) 
 
 /// The special tokens of a small model.
 pub fn special() -> SpecialTokens {
-    SpecialTokens { source_end: 2, start: 1, end: 2, forbidden: vec![0, 1, 3] }
+    SpecialTokens { source_end: 2, start: 1, end: 2, forbidden: vec![0, 1, 3], characters: Arc::default() }
 }
 
 /// A golden file.

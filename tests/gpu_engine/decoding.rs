@@ -7,7 +7,7 @@ use mt::config::DecodeConfig;
 use mt::decode::ensemble::Ensemble;
 use mt::decode::neural::Neural;
 use mt::decode::source::Source;
-use mt::decode::translate::{Prefix, TranslateOptions};
+use mt::decode::translate::TranslateOptions;
 use mt::decode::{Hypothesis, LengthPenalty, PenaltyKind, Rows, SearchOptions, StepModel, force, search};
 use mt::gpu::decode::InferenceEngine;
 use mt::gpu::launch::{Exclusions, Kernels};
@@ -201,10 +201,8 @@ fn a_batch_that_does_not_fit_is_translated_in_parts() {
     // One batch, or several, two of which are translated at a time.
     let translate = |bytes: usize, batch_tokens: usize| -> Vec<Vec<u32>> {
         let options = TranslateOptions { batch_tokens, ..options.clone() };
-        let found = ensemble(bytes)
-            .translate(std::slice::from_ref(&sources), &Prefix::default(), &options, |_| true)
-            .unwrap()
-            .unwrap();
+        let found =
+            ensemble(bytes).translate(std::slice::from_ref(&sources), &[], &options, |_| true).unwrap().unwrap();
         found.into_iter().map(|hypotheses| hypotheses[0].tokens.clone()).collect()
     };
     const LITTLE: usize = 300_000;

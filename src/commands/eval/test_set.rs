@@ -103,6 +103,12 @@ pub fn of_models_apart(args: &EvalArgs, common: &Common) -> Result<TestSet> {
     if args.metrics.ppl {
         return refuse("--ppl", "ask for it for each model separately");
     }
+    if !args.models.weights.is_empty() {
+        let what = "--weights is for models that translate together, but a paired test has them translate apart";
+        return Err(
+            Error::usage(what).help("leave it out, or write the ensemble's translations, and compare with --hyp")
+        );
+    }
     if [&args.src].into_iter().flatten().chain(&args.reference).any(|path| path == Path::new("-")) {
         return Err(Error::usage("stdin can be read only once, but each model needs it").help("name a file"));
     }
@@ -118,7 +124,8 @@ pub fn of_models_apart(args: &EvalArgs, common: &Common) -> Result<TestSet> {
     }
     let mut tasks: Vec<(String, Task)> = Vec::new();
     for model in &args.models.model {
-        let models = ModelsArgs { model: vec![model.clone()], checkpoint: args.models.checkpoint.clone() };
+        let models =
+            ModelsArgs { model: vec![model.clone()], checkpoint: args.models.checkpoint.clone(), weights: Vec::new() };
         let (name, task) = (model.display().to_string(), Task::find(args, &models, knows_tag, common)?);
         if let Some((first, of_first)) = tasks.first()
             && of_first.plain_text() != task.plain_text()
@@ -212,7 +219,7 @@ impl Task {
     fn translate(self, args: &EvalArgs, translations_wanted: bool) -> Result<TestSet> {
         let (sources, references) = self.plain_text();
         let Self { model, others, options, text } = self;
-        let translator = decoding::translator_with_flags(&model, &others, &args.decode, "")?;
+        let translator = decoding::translator_with_flags(&model, &others, &args.models.weights, &args.decode)?;
         let tagged = with_tag(text.tag.as_deref(), text.sources);
         if options.long == Long::Error
             && let Some(beyond) = translator.beyond_positions(&tagged)
@@ -312,7 +319,7 @@ fn translations(
     args: &EvalArgs,
 ) -> Result<Vec<String>> {
     let bar = progress_bar(Counted::Sentences, Some(sources.len() as u64));
-    let translations = translator.translate(sources, options, |done| bar.set_position(done as u64))?;
+    let translations = translator.translate(sources, &[], options, |done| bar.set_position(done as u64))?;
     bar.finish_and_clear();
     let mut doubtful = Doubtful::new(translator);
     translations.iter().for_each(|translation| doubtful.count(translation));

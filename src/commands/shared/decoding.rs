@@ -74,7 +74,6 @@ pub fn translate_options(
         max_length_extra: max_length_extra.unwrap_or(of_config.max_length_extra),
         batch_tokens: batch_tokens.unwrap_or(of_config.batch_tokens),
         long: long.transpose()?.unwrap_or(of_config.long),
-        prefix: of_config.prefix,
         lines_before: of_config.lines_before,
     };
     if min_length.is_none() && options.min_length >= positions {
@@ -138,14 +137,20 @@ fn check(options: &TranslateOptions, args: &DecodeArgs, positions: usize) -> Res
     options.check()
 }
 
-/// A translator of one or more models, the first of which is `first`.
-pub fn translator(first: &ModelFiles, others: &[ModelFiles], precision: Option<&str>) -> Result<Translator> {
+/// A translator of one or more models, the first of which is `first`, with a weight for each if there are any.
+pub fn translator(
+    first: &ModelFiles,
+    others: &[ModelFiles],
+    weights: &[f64],
+    precision: Option<&str>,
+) -> Result<Translator> {
     for other in others {
         same_target(first, other)?;
     }
     let models = std::iter::once(first).chain(others);
     let models = models.map(|model| Ok((model.neural(precision)?, model.reader())));
-    Ok(Translator::new(models.collect::<Result<_>>()?))
+    let translator = Translator::new(models.collect::<Result<_>>()?);
+    Ok(if weights.is_empty() { translator } else { translator.weighted(weights) })
 }
 
 /// Refuses models with different target vocabularies.
@@ -160,23 +165,21 @@ fn same_target(first: &ModelFiles, other: &ModelFiles) -> Result<()> {
     Err(Error::failure(what).help("models that translate together need the same target tokenizer"))
 }
 
-/// A translator for the flags: with a shortlist if one is given, to which the tokens of `prefix` are added.
+/// A translator for the flags: with a shortlist if one is given.
 pub fn translator_with_flags(
     first: &ModelFiles,
     others: &[ModelFiles],
+    weights: &[f64],
     args: &DecodeArgs,
-    prefix: &str,
 ) -> Result<Translator> {
     let precision = args.precision.as_deref();
-    let Some(file) = &args.shortlist else { return translator(first, others, precision) };
+    let Some(file) = &args.shortlist else { return translator(first, others, weights, precision) };
     if !others.is_empty() {
         return Err(Error::usage("--shortlist works with only one model").help("give one --model, or leave it out"));
     }
     if !first.is_on_processor() {
         return Err(Error::usage("--shortlist works only on the CPU").help("leave it out, or give --device cpu"));
     }
-    let mut list = Shortlist::load(file, &first.tokenizers)?;
-    // As the translator forces it.
-    list.allow(&first.tokenizers.target.encode(prefix.trim_end()));
+    let list = Shortlist::load(file, &first.tokenizers)?;
     Ok(Translator::new(vec![(first.neural(precision)?.with_shortlist(list), first.reader())]))
 }

@@ -29,6 +29,7 @@ pub struct Doubtful {
     split: SomeLines,
     whole: SomeLines,
     stuck: SomeLines,
+    lacking: SomeLines,
     translations: SomeLines,
     broken: SomeLines,
     /// How many of all tokens are unknown to the source's vocabulary.
@@ -82,6 +83,9 @@ impl Doubtful {
         if translation.best().text.contains('\u{FFFD}') {
             self.broken.add(line);
         }
+        if translation.lacks_phrases {
+            self.lacking.add(line);
+        }
         match translation.best().ending {
             Ending::End => {}
             Ending::MaxLength => self.translations.add(line),
@@ -116,8 +120,11 @@ impl Doubtful {
             translations(self.stuck, ["ended", "ended"]).map(|ended| {
                 format!(
                     "{ended} early because no further token was allowed (--no-repeat-ngram, --min-length, --prefix, \
-                     --shortlist)"
+                     --shortlist, `avoid`)"
                 )
+            }),
+            translations(self.lacking, ["lacks", "lack"]).map(|lack| {
+                format!("{lack} a phrase of `must`: there was no room for it, or other demands excluded it")
             }),
             translations(self.translations, ["was", "were"]).map(|were| {
                 format!("{were} cut at the maximum length (--max-length, --max-length-extra; at most model.max_length)")

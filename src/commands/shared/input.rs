@@ -10,7 +10,6 @@ use super::some_lines::SomeLines;
 use crate::console::{is_watched, prompt, shell_word, warning};
 use crate::data::corpus::tagged;
 use crate::data::text::{lines, packing};
-use crate::decode::source::BeyondPositions;
 use crate::error::{Error, Result};
 use crate::file;
 
@@ -121,16 +120,9 @@ impl Lines {
         Ok(with_tag(self.tag.as_deref(), lines))
     }
 
-    /// The lines of the last window before the one that is refused, if any, and the error for that one. The lines before it
-    /// can still be answered.
-    pub fn split_at_refused<'l>(
-        &self,
-        window: &'l [String],
-        beyond: Option<BeyondPositions>,
-    ) -> (&'l [String], Option<Error>) {
-        let Some(beyond) = beyond else { return (window, None) };
-        let error = beyond.error(&self.name, self.before + 1);
-        (&window[..beyond.line], Some(error.help("split the line; the lines before it are done")))
+    /// The number of the first line of the last window, from 1.
+    pub fn first(&self) -> usize {
+        self.before + 1
     }
 
     /// Warnings about the input, as far as it has been read.

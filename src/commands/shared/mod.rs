@@ -6,18 +6,24 @@
 //! | [`model`], [`hub_model`] | finding and loading a model; models of the Hugging Face hub |
 //! | [`texts`] | the text that a configuration names |
 //! | [`input`], [`output`], [`written`] | lines in, results out, and how far a command has come |
+//! | [`requests`] | lines to translate, with what is demanded of each |
+//! | [`pairs`] | sources and translations, side by side |
 //! | [`decoding`] | a translator and its options, from flags |
+//! | [`decimals`] | log-probabilities and scores as text |
 //! | [`attention`] | the file of `--attention` |
 //! | [`doubtful`], [`tags`], [`some_lines`] | warnings about lines of the input and their translations |
 //! | [`signals`] | those that stop training, and those that end a command |
 
 pub mod attention;
+pub mod decimals;
 pub mod decoding;
 pub mod doubtful;
 pub mod hub_model;
 pub mod input;
 pub mod model;
 pub mod output;
+pub mod pairs;
+pub mod requests;
 pub mod run;
 pub mod signals;
 pub mod some_lines;

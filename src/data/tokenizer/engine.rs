@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use super::codes::Codes;
 use super::pipeline::SPACE;
+use super::vocabulary::byte_of_piece;
 use super::{TextForm, TokenizerKind};
 
 /// BPE-dropout of one line.
@@ -81,6 +82,12 @@ pub(super) trait Engine: Send + Sync {
     /// The pieces of ids with `▁` for every space between words, and no other mark of how pieces join.
     fn marked(&self, ids: &[u32]) -> Vec<String> {
         ids.iter().map(|&id| self.piece(id).unwrap_or_default().to_owned()).collect()
+    }
+
+    /// The bytes that a token adds to the text, with the space before or after it.
+    fn written(&self, id: u32) -> Vec<u8> {
+        let byte = self.piece(id).and_then(byte_of_piece);
+        byte.map_or_else(|| self.marked(&[id]).concat().replace(SPACE, " ").into_bytes(), |byte| vec![byte])
     }
 
     /// Whether output is lower-case: no piece has a capital, but for those between brackets or the like (`<unk>`, `⟨NUM⟩`), and most

@@ -12,7 +12,7 @@ use tokenizers::{AddedToken, Decoder, Model, OffsetReferential, OffsetType, PreT
 use super::engine::{Dropout, Engine, find_specials};
 use super::merge::{Coins, Merges, Scratch};
 use super::pipeline::{SPACE, SPACE_PIECE};
-use super::vocabulary::{SPECIALS, in_order, merge_parts};
+use super::vocabulary::{SPECIALS, byte_of_piece, in_order, merge_parts};
 use crate::error::{Error, Result};
 
 /// A tokenizer of the library.
@@ -301,7 +301,29 @@ impl Engine for Library {
         ids.iter().map(mark).collect()
     }
 
+    fn written(&self, id: u32) -> Vec<u8> {
+        let piece = self.piece(id).unwrap_or_default();
+        match self.marking {
+            Marking::ByteLevel => piece.chars().map_while(byte_of_character).collect(),
+            Marking::Space if byte_of_piece(piece).is_some() => byte_of_piece(piece).into_iter().collect(),
+            _ => self.marked(&[id]).concat().replace(SPACE, " ").into_bytes(),
+        }
+    }
+
     fn appended(&self) -> &[String] {
         &self.appended
+    }
+}
+
+/// The byte that a character of byte-level BPE stands for: printable characters of Latin-1 stand for themselves, and the other
+/// bytes, in order, are U+0100 and those after it.
+fn byte_of_character(character: char) -> Option<u8> {
+    let is_itself = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+    match u8::try_from(character) {
+        Ok(byte) => is_itself(&byte).then_some(byte),
+        Err(_) => {
+            let place = (character as usize).checked_sub(0x100)?;
+            (0..=u8::MAX).filter(|byte| !is_itself(byte)).nth(place)
+        }
     }
 }

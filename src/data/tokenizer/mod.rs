@@ -443,6 +443,12 @@ impl Tokenizer {
         self.engine.codes().is_some()
     }
 
+    /// The bytes that a token adds to the text, with the space before or after it; none for a special token. A byte piece, or a
+    /// piece of byte-level BPE, may be only a part of a character. The decoder drops the space at the beginning of the text.
+    pub fn written(&self, id: u32) -> Vec<u8> {
+        if self.engine.specials().contains(&id) { Vec::new() } else { self.engine.written(id) }
+    }
+
     /// How the vocabulary was learnt, if that was by `mt`.
     pub fn kind(&self) -> Option<TokenizerKind> {
         self.engine.kind()

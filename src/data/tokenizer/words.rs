@@ -270,6 +270,12 @@ impl Engine for Words {
         ids.iter().map(mark).collect()
     }
 
+    /// With the space after it, which the joiner takes away.
+    fn written(&self, id: u32) -> Vec<u8> {
+        let piece = self.piece(id).unwrap_or_default();
+        piece.strip_suffix(JOINER).map_or_else(|| format!("{piece} "), str::to_owned).into_bytes()
+    }
+
     fn plain<'t>(&self, line: &'t str) -> Cow<'t, str> {
         if self.codes.is_some() || !line.contains(JOINER) {
             return Cow::Borrowed(line);

@@ -1,17 +1,19 @@
 //! Tests of the search against enumeration and against plain searches without batches, back-pointers or early stops.
 
+mod constrained;
 mod plain;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use plain::{Plain, hypothesis};
+use plain::{Plain, hypothesis, written};
 
 use super::toy::{END, Language, Toy};
 use super::{
-    Continuation, Ending, Hypothesis, LengthPenalty, MAX_BEAM, PenaltyKind, Prediction, Rows, Sampling, SearchOptions,
-    Sentence, StepModel, Strategy as Search, beam, force, greedy, predict, search,
+    Characters, Continuation, Demands, Ending, Hypothesis, LengthPenalty, MAX_BEAM, PenaltyKind, Prediction, Rows,
+    Sampling, SearchOptions, Sentence, StepModel, Strategy as Search, beam, force, greedy, predict, search,
 };
 use crate::error::Result;
 
@@ -20,7 +22,8 @@ fn gnmt(alpha: f64) -> LengthPenalty {
 }
 
 fn options(strategy: Search, length_penalty: LengthPenalty, sentences: Vec<Sentence>) -> SearchOptions {
-    SearchOptions { strategy, length_penalty, patience: 0.0, no_repeat_ngram: 0, sentences }
+    let characters = Arc::new(Characters::new((4..11).map(|token| (token, written(token)))));
+    SearchOptions { strategy, length_penalty, patience: 0.0, no_repeat_ngram: 0, characters, sentences }
 }
 
 fn beam_options(width: usize, alpha: f64, max_lengths: &[usize]) -> SearchOptions {
@@ -71,7 +74,7 @@ fn sentences() -> impl Strategy<Value = Vec<Sentence>> {
         if free {
             Sentence { max_length, key, ..Sentence::default() }
         } else {
-            Sentence { min_length, max_length, prefix, key }
+            Sentence { min_length, max_length, demands: Demands { prefix, ..Demands::default() }, key }
         }
     });
     prop::collection::vec(sentence, 1..9)
@@ -135,7 +138,7 @@ proptest! {
     fn beam_search_equals_the_plain_one((language, mut options) in problems(), width in 2..8usize) {
         options.strategy = Search::Beam { width };
         for (sentence, found) in options.sentences.iter().zip(run(&language, &options)) {
-            let plain = Plain { language: &language, options: &options, sentence };
+            let plain = Plain { language: &language, options: &options, sentence, avoid: &[] };
             prop_assert_eq!(found, plain.beam(1, width, 0.0));
         }
     }
@@ -184,7 +187,7 @@ proptest! {
     ) {
         options.strategy = Search::Diverse { width: groups * width, groups, penalty };
         for (sentence, found) in options.sentences.iter().zip(run(&language, &options)) {
-            let plain = Plain { language: &language, options: &options, sentence };
+            let plain = Plain { language: &language, options: &options, sentence, avoid: &[] };
             prop_assert_eq!(found, plain.beam(groups, width, penalty));
         }
     }
@@ -201,7 +204,7 @@ proptest! {
     #[test]
     fn a_beam_of_one_is_greedy((language, options) in problems()) {
         for (sentence, found) in options.sentences.iter().zip(run(&language, &options)) {
-            let plain = Plain { language: &language, options: &options, sentence };
+            let plain = Plain { language: &language, options: &options, sentence, avoid: &[] };
             prop_assert_eq!(found, vec![plain.greedy()]);
         }
         // Without a penalty, an end that ranks first cannot be beaten, so the beam's own code gives the same result.
@@ -218,7 +221,7 @@ proptest! {
     ) {
         options.strategy = strategy;
         for (sentence, n_best) in options.sentences.iter().zip(run(&language, &options)) {
-            let plain = Plain { language: &language, options: &options, sentence };
+            let plain = Plain { language: &language, options: &options, sentence, avoid: &[] };
             if let Search::Beam { width } | Search::Diverse { width, .. } = strategy {
                 prop_assert!((1..=width).contains(&n_best.len()));
                 prop_assert!(n_best.is_sorted_by(|a, b| a.score >= b.score));
@@ -444,10 +447,14 @@ fn a_dead_end_still_gives_a_hypothesis() {
 
 #[test]
 fn a_rounding_error_above_zero_counts_as_zero() {
-    for width in [1, 3] {
-        let mut model = fixed(vec![vec![continuation(4, 1e-7)], vec![continuation(END, 1e-7)]]);
+    for (width, step) in [(1, 1e-7), (3, 1e-7), (1, -0.0), (3, -0.0)] {
+        let mut model = fixed(vec![vec![continuation(4, step)], vec![continuation(END, step)]]);
         let found = search(&mut model, &beam_options(width, 0.6, &[5])).unwrap();
-        assert_eq!((found[0][0].log_prob, found[0][0].finished()), (0.0, true));
+        let Hypothesis { log_prob, score, token_log_probs, .. } = &found[0][0];
+        assert_eq!((*log_prob, found[0][0].finished()), (0.0, true));
+        // Printed without a sign.
+        assert!(log_prob.is_sign_positive() && score.is_sign_positive());
+        assert!(token_log_probs.iter().all(|step| step.is_sign_positive()));
     }
 }
 

@@ -9,28 +9,132 @@ pub fn hypothesis(tokens: &[u32], token_log_probs: &[f32], penalty: LengthPenalt
     Hypothesis { tokens: tokens.to_vec(), token_log_probs: token_log_probs.to_vec(), log_prob, score, ending }
 }
 
+/// What the tokens of a language write: some only a part of a character, in bytes.
+pub fn written(token: u32) -> Vec<u8> {
+    match token {
+        5 => vec![0xE4],
+        6 => vec![0x80],
+        7 => vec![0xC3],
+        8 => vec![0x81, b'b', 0xE5],
+        _ => format!(" w{token}").into_bytes(),
+    }
+}
+
+/// What they write where phrases are to be avoided.
+pub fn text(token: u32) -> &'static str {
+    match token {
+        4 => " w4",
+        5 => "x",
+        6 => ",",
+        7 => " w4 w9",
+        8 => " w",
+        9 => "4",
+        10 => " ",
+        _ => "",
+    }
+}
+
+/// Whether a token ends or contains a phrase, as whole words as far as is known.
+fn writes(before: &[u32], token: u32, phrase: &str) -> bool {
+    let old: String = before.iter().map(|token| text(*token)).collect();
+    let new = format!("{old}{}", text(token));
+    let is_letter = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+    let is_whole = |start: usize| {
+        let (left, right) = (&new[..start], &new[start + phrase.len()..]);
+        new[start..].starts_with(phrase)
+            && !(is_letter(left.chars().next_back()) && is_letter(phrase.chars().next()))
+            && !(is_letter(phrase.chars().next_back()) && is_letter(right.chars().next()))
+            && start + phrase.len() > old.len()
+    };
+    (0..new.len().saturating_sub(phrase.len() - 1)).any(is_whole)
+}
+
+/// Whether tokens write something of which the last character is not whole.
+fn is_beginning(unit: &[u32]) -> bool {
+    let bytes: Vec<u8> = unit.iter().flat_map(|token| written(*token)).collect();
+    let mut rest = &bytes[..];
+    while let Err(error) = std::str::from_utf8(rest) {
+        let Some(invalid) = error.error_len() else { return true };
+        rest = &rest[error.valid_up_to() + invalid..];
+    }
+    false
+}
+
+/// Tokens, those of one character together.
+fn units(tokens: &[u32]) -> Vec<Vec<u32>> {
+    let mut units: Vec<Vec<u32>> = Vec::new();
+    for &token in tokens {
+        match units.last_mut().filter(|unit| is_beginning(unit) && written(token)[0] & 0xC0 == 0x80) {
+            Some(unit) => unit.push(token),
+            None => units.push(vec![token]),
+        }
+    }
+    units
+}
+
 /// A sentence of a language, to be searched.
 pub struct Plain<'a> {
     pub language: &'a Language,
     pub options: &'a SearchOptions,
     pub sentence: &'a Sentence,
+    /// What is not to be written.
+    pub avoid: &'a [&'a str],
+}
+
+/// A phrase by its forms, in tokens.
+pub type Forms = Vec<Vec<u32>>;
+
+/// Whether a word goes on from one token to the next.
+type Joins<'a> = &'a dyn Fn(u32, u32) -> bool;
+
+/// How many tokens of phrases are found: of a phrase that occurs as whole words, as many as its longest form has; of one that
+/// the tokens end with the beginning of, all but those that are still to come.
+pub fn tokens_found(phrases: &[Forms], tokens: &[u32], joins: Joins<'_>) -> usize {
+    let longest = |forms: &Forms| forms.iter().map(Vec::len).max().unwrap();
+    let may_begin = |start: usize| start == 0 || !joins(tokens[start - 1], tokens[start]);
+    let may_end = |end: usize| end == tokens.len() || !joins(tokens[end - 1], tokens[end]);
+    let occurs = |forms: &Forms, end: &usize| {
+        let is_here = |form: &Vec<u32>| tokens[..*end].ends_with(form) && may_begin(end - form.len());
+        forms.iter().any(is_here) && may_end(*end)
+    };
+    let (mut whole, mut part) = (0, 0);
+    let mut seen: Vec<&Forms> = Vec::new();
+    for forms in phrases {
+        seen.push(forms);
+        let wanted = seen.iter().filter(|other| **other == forms).count();
+        if (1..=tokens.len()).filter(|end| occurs(forms, end)).count() >= wanted {
+            whole += longest(forms);
+            continue;
+        }
+        for form in forms {
+            for begun in 1..form.len().min(tokens.len() + 1) {
+                if tokens.ends_with(&form[..begun]) && may_begin(tokens.len() - begun) {
+                    part = part.max(longest(forms).saturating_sub(form.len() - begun));
+                }
+            }
+        }
+    }
+    whole + part
 }
 
 impl Plain<'_> {
     /// What may follow these tokens.
     pub fn after(&self, tokens: &[u32]) -> Vec<Continuation> {
-        let Sentence { min_length, prefix, key, .. } = self.sentence;
+        let Sentence { min_length, demands, key, .. } = self.sentence;
         let n = self.options.no_repeat_ngram;
         let repeats = |token: u32| {
-            let all = [tokens, &[token]].concat();
-            let ngrams: Vec<&[u32]> = if n == 0 { Vec::new() } else { all.windows(n).collect() };
+            let all = units(&[tokens, &[token]].concat());
+            // What is only the beginning of a character repeats nothing yet.
+            let is_whole = all.last().is_some_and(|unit| !is_beginning(unit));
+            let ngrams: Vec<&[Vec<u32>]> = if n == 0 || !is_whole { Vec::new() } else { all.windows(n).collect() };
             ngrams.split_last().is_some_and(|(last, before)| before.contains(last))
         };
         let mut next = self.language.after(*key, tokens);
-        next.retain(|c| match prefix.get(tokens.len()) {
+        let is_avoided = |token: u32| self.avoid.iter().any(|phrase| writes(tokens, token, phrase));
+        next.retain(|c| match demands.prefix.get(tokens.len()) {
             Some(forced) => c.token == *forced,
             None if c.token == END => tokens.len() >= *min_length,
-            None => !repeats(c.token),
+            None => !repeats(c.token) && !is_avoided(c.token),
         });
         next
     }
@@ -101,6 +205,70 @@ impl Plain<'_> {
         }
         found.sort_by(|a, b| b.score.total_cmp(&a.score));
         found
+    }
+
+    /// Grid beam search, run to the maximum length but for patience.
+    pub fn grid(&self, phrases: &[Forms], width: usize, joins: Joins<'_>) -> Vec<Hypothesis> {
+        let all: usize = phrases.iter().map(|forms| forms.iter().map(Vec::len).max().unwrap()).sum();
+        let mut beams = vec![Vec::new(); all + 1];
+        beams[0].push((Vec::new(), 0.0));
+        let mut ended: Vec<Hypothesis> = Vec::new();
+        let best = |ended: &[Hypothesis]| {
+            let mut best = ended.to_vec();
+            best.sort_by(|a, b| b.score.total_cmp(&a.score));
+            best.truncate(width);
+            best
+        };
+        let enough = match self.options.patience {
+            0.0 => usize::MAX,
+            patience => (patience * width as f64).ceil() as usize,
+        };
+        for length in 1..=self.sentence.max_length {
+            let mut candidates = vec![Vec::new(); all + 1];
+            for (prefix, log_prob) in beams.iter().flatten() {
+                for next in self.after(prefix) {
+                    let found = match next.token {
+                        END => tokens_found(phrases, prefix, joins),
+                        token => tokens_found(phrases, &[prefix, &[token][..]].concat(), joins),
+                    };
+                    if next.token != END || found == all {
+                        candidates[found].push((prefix.clone(), next.token, log_prob + f64::from(next.log_prob)));
+                    }
+                }
+            }
+            if candidates.iter().all(Vec::is_empty) && ended.is_empty() {
+                let fullest = beams.iter().rev().find(|beam| !beam.is_empty());
+                let stuck = fullest.into_iter().flatten().map(|(tokens, _)| self.made(tokens, Ending::Stuck));
+                return best(&stuck.collect::<Vec<_>>());
+            }
+            for (beam, mut candidates) in beams.iter_mut().zip(candidates) {
+                // Stable, and the candidates come by row, then by token: ties keep that order.
+                candidates.sort_by(|a, b| b.2.total_cmp(&a.2));
+                beam.clear();
+                for (place, (prefix, token, log_prob)) in candidates.into_iter().enumerate() {
+                    if beam.len() == width {
+                        break;
+                    } else if token == END && place < width {
+                        ended.push(self.made(&prefix, Ending::End));
+                    } else if token != END {
+                        beam.push(([prefix, vec![token]].concat(), log_prob));
+                    }
+                }
+            }
+            let worst = best(&ended).last().map_or(f64::NEG_INFINITY, |worst| worst.score);
+            let score = |log_prob: f64| self.options.length_penalty.score(log_prob, length);
+            let waits = all > 0 && beams.iter().flatten().any(|(_, log_prob)| score(*log_prob) > worst);
+            if ended.len() >= enough && length < self.sentence.max_length && !waits {
+                beams.iter_mut().for_each(Vec::clear);
+            }
+        }
+        let full = beams.pop().unwrap();
+        let cut = match full.is_empty() && ended.is_empty() {
+            true => beams.into_iter().rev().find(|beam| !beam.is_empty()).unwrap_or_default(),
+            false => full,
+        };
+        ended.extend(cut.iter().map(|(tokens, _)| self.made(tokens, Ending::MaxLength)));
+        best(&ended)
     }
 
     /// Takes the most probable token at each step.

@@ -1,20 +1,23 @@
 //! Text in, text out: tokenise, batch by length, encode, search, detokenise, in the order of the input.
 
+mod constraints;
 mod options;
 mod translation;
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::ensemble::Ensemble;
 use super::neural::Neural;
 use super::shortlist::Shortlist;
 use super::source::{self, BeyondPositions, Long, Reader, Source};
-use super::{Hypothesis, Prediction, StepModel, Strategy, force, in_halves, predict};
+use super::{Demands, Hypothesis, Prediction, StepModel, Strategy, Surfaces, force, in_halves, predict};
 use crate::data::corpus::Side;
 use crate::data::tokenizer::Tokenizer;
-use crate::error::{Error, Result};
+use crate::error::Result;
+pub use constraints::{Constraints, Fault};
 pub use options::TranslateOptions;
+use translation::PartTranslation;
 pub(super) use translation::has_space_between;
 pub use translation::{Candidate, Translation};
 
@@ -25,6 +28,8 @@ pub struct Translator {
     /// One per model.
     readers: Vec<Reader>,
     target: Arc<Tokenizer>,
+    /// What the target's tokens write; made when they are first asked for.
+    surfaces: OnceLock<Arc<Surfaces>>,
 }
 
 impl Translator {
@@ -35,21 +40,28 @@ impl Translator {
     pub fn new(models: Vec<(Neural, Reader)>) -> Self {
         let (models, readers): (Vec<Neural>, Vec<Reader>) = models.into_iter().unzip();
         let target = readers[0].tokenizers().target.clone();
-        Self { models: Ensemble::new(models), readers, target }
+        Self { models: Ensemble::new(models), readers, target, surfaces: OnceLock::new() }
     }
 
-    /// Translates lines; the result has one translation per line, in order. `progress` is told how many lines are done; a line
-    /// in parts is done when all its parts are.
+    /// With weights of the models; see [`Ensemble::weighted`].
+    #[must_use]
+    pub fn weighted(self, weights: &[f64]) -> Self {
+        Self { models: self.models.weighted(weights), ..self }
+    }
+
+    /// Translates lines; the result has one translation per line, in order. `constraints` are those of each line, none of which
+    /// has a [`Fault`], or empty. `progress` is told how many lines are done; a line in parts is done when all its parts are.
     ///
     /// # Errors
     /// As [`super::search`].
     pub fn translate<S: AsRef<str> + Sync>(
         &self,
         lines: &[S],
+        constraints: &[Constraints],
         options: &TranslateOptions,
         mut progress: impl FnMut(usize),
     ) -> Result<Vec<Translation>> {
-        let whole = self.translate_while(lines, options, |done| {
+        let whole = self.translate_while(lines, constraints, options, |done| {
             progress(done);
             true
         })?;
@@ -63,12 +75,12 @@ impl Translator {
     pub fn translate_while<S: AsRef<str> + Sync>(
         &self,
         lines: &[S],
+        constraints: &[Constraints],
         options: &TranslateOptions,
         mut go_on: impl FnMut(usize) -> bool,
     ) -> Result<Option<Vec<Translation>>> {
         let mut sources = self.read(lines, options.long);
-        let prefix = self.prefix(&options.prefix);
-        let forced = |source: &Source| if source.part == 0 { 0 } else { prefix.later.len() };
+        let demands = self.demands(&sources, constraints, options)?;
         let mut parts_left = vec![0usize; lines.len()];
         let translated = sources[0].iter().filter(|source| !source.ids.is_empty());
         translated.for_each(|source| parts_left[source.line] += 1);
@@ -81,28 +93,27 @@ impl Translator {
             }
             go_on(done)
         };
-        let Some(found) = self.models.translate(&sources, &prefix, options, go_on)? else { return Ok(None) };
-        let mut translations: Vec<Option<Translation>> = (0..lines.len()).map(|_| None).collect();
+        let Some(found) = self.models.translate(&sources, &demands, options, go_on)? else { return Ok(None) };
+        let mut parts: Vec<Vec<PartTranslation>> = lines.iter().map(|_| Vec::new()).collect();
         // A model with fewer positions than the first may have cut what the first takes whole.
         let is_cut: Vec<bool> = (0..found.len()).map(|i| sources.iter().any(|of_model| of_model[i].cut)).collect();
-        for ((source, hypotheses), source_cut) in sources.swap_remove(0).into_iter().zip(found).zip(is_cut) {
-            let place = &mut translations[source.line];
-            let candidate = |hypothesis| self.candidate(hypothesis, forced(&source));
-            let mut n_best: Vec<Candidate> = hypotheses.into_iter().map(candidate).collect();
-            // Without the forced tokens, another may be the best. Samples are in no order.
-            if forced(&source) > 0 && !matches!(options.strategy, Strategy::Sample(_)) {
-                n_best.sort_by(|a, b| b.score.total_cmp(&a.score));
+        // Samples are in no order.
+        let ranked = !matches!(options.strategy, Strategy::Sample(_));
+        let demands = demands.into_iter().map(Some).chain(std::iter::repeat(None));
+        for (((source, hypotheses), source_cut), demands) in
+            sources.swap_remove(0).into_iter().zip(found).zip(is_cut).zip(demands)
+        {
+            if !hypotheses.is_empty() {
+                let line = source.line;
+                let part = self.part((source, source_cut), hypotheses, demands.unwrap_or_default(), ranked, options);
+                parts[line].push(part);
             }
-            if n_best.is_empty() {
-                continue;
-            }
-            let translation = Translation { n_best, source_cut, parts: vec![source] };
-            *place = Some(match place.take() {
-                Some(before) => before.joined(translation),
-                None => translation,
-            });
         }
-        Ok(Some(translations.into_iter().map(|translation| translation.unwrap_or_else(Translation::blank)).collect()))
+        let translation = |parts: Vec<PartTranslation>| match parts.is_empty() {
+            true => Translation::blank(),
+            false => Translation::of_parts(parts, ranked, options.n_best),
+        };
+        Ok(Some(parts.into_iter().map(translation).collect()))
     }
 
     /// Scores given translations: for each pair of a source and a target, returns the
@@ -158,7 +169,7 @@ impl Translator {
         let mut found = vec![T::default(); targets.len()];
         let look = |batch: &[usize]| {
             let targets: Vec<&[u32]> = batch.iter().map(|&i| targets[i].as_slice()).collect();
-            look(&mut self.models.begin_with(&sources, batch)?, &targets)
+            look(&mut self.models.begin_with(&sources, batch, &[])?, &targets)
         };
         for batch in source::batches(&order, longest, batch_tokens, self.models.rows(true)) {
             batch.iter().zip(in_halves(batch, &look)?).for_each(|(&i, of_pair)| found[i] = of_pair);
@@ -252,35 +263,39 @@ impl Translator {
         sources
     }
 
-    /// Checks that the target vocabulary can write the prefix, and that a translation has room for it.
-    ///
-    /// # Errors
-    /// It cannot; or the prefix has more tokens than `options.max_length` or the models' positions allow; exit code 2.
-    pub fn check_prefix(&self, options: &TranslateOptions) -> Result<()> {
-        let prefix = self.prefix(&options.prefix).first;
-        if prefix.contains(&self.target.unk_id()) {
-            let what = format!("the target vocabulary cannot write all of --prefix {:?}", options.prefix);
-            return Err(Error::usage(what).help("`mt tokenize --target` shows what it does not know"));
-        }
-        let (tokens, positions) = (prefix.len(), self.models.max_positions() - 1);
-        let most = options.max_length.unwrap_or(positions).min(positions);
-        if tokens > most {
-            let what = format!("--prefix has {tokens} tokens, but a translation has at most {most}");
-            return Err(Error::usage(what).help("shorten it, or raise --max-length up to model.max_length"));
-        }
-        Ok(())
+    /// What the target's tokens write.
+    fn surfaces(&self) -> &Arc<Surfaces> {
+        self.surfaces.get_or_init(|| Arc::new(Surfaces::of(&self.target)))
     }
 
-    /// The tokens with which the translation of each part of a line but the first begins; they are not among its tokens.
-    pub fn later_prefix(&self, options: &TranslateOptions) -> Vec<u32> {
-        self.prefix(&options.prefix).later
-    }
-
-    /// The tokens of a prefix.
-    fn prefix(&self, text: &str) -> Prefix {
-        // White space at its end would be doubled: the next piece begins with its own.
-        let [first, later] = [text, self.target.leading(text)].map(|text| self.target.encode(text.trim_end()));
-        Prefix { first, later }
+    /// The translations of a source, which `source_cut` says was cut, from its hypotheses.
+    fn part(
+        &self,
+        (source, source_cut): (Source, bool),
+        mut hypotheses: Vec<Hypothesis>,
+        demands: Demands,
+        ranked: bool,
+        options: &TranslateOptions,
+    ) -> PartTranslation {
+        let forced = if source.part == 0 { Vec::new() } else { demands.prefix };
+        if forced.is_empty() {
+            hypotheses.truncate(options.n_best);
+        }
+        let lacks_phrases = demands.must.is_some_and(|must| {
+            let has_all = |hypothesis: &Hypothesis| {
+                let progress =
+                    hypothesis.tokens.iter().fold(must.start(), |progress, token| must.after(&progress, *token));
+                must.are_found(&progress)
+            };
+            !hypotheses.iter().all(has_all)
+        });
+        let candidate = |hypothesis| self.candidate(hypothesis, forced.len());
+        let mut n_best: Vec<Candidate> = hypotheses.into_iter().map(candidate).collect();
+        // Without the forced tokens, another may be the best.
+        if !forced.is_empty() && ranked {
+            n_best.sort_by(|a, b| b.score.total_cmp(&a.score));
+        }
+        PartTranslation { source, source_cut, n_best, forced, lacks_phrases }
     }
 
     /// The candidate of a hypothesis, without its first `forced` tokens, which an earlier part of the line already has.
@@ -308,15 +323,6 @@ pub enum Fit {
     Empty,
     /// They cannot: this side has more tokens than they have positions.
     TooLong(Side, BeyondPositions),
-}
-
-/// What translations begin with.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Prefix {
-    /// The tokens for a line or its first part.
-    pub(super) first: Vec<u32>,
-    /// The tokens for its other parts: the tags at the beginning of `first`, which apply to the whole line.
-    pub(super) later: Vec<u32>,
 }
 
 #[cfg(test)]

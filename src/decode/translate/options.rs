@@ -1,8 +1,10 @@
 //! How lines are translated.
 
+use std::sync::Arc;
+
 use crate::config::DecodeConfig;
 use crate::decode::source::Long;
-use crate::decode::{LengthPenalty, SearchOptions, Sentence, Strategy};
+use crate::decode::{Characters, LengthPenalty, SearchOptions, Sentence, Strategy};
 use crate::error::Result;
 
 /// How to translate.
@@ -16,7 +18,7 @@ pub struct TranslateOptions {
     pub length_penalty: LengthPenalty,
     /// See [`SearchOptions::patience`].
     pub patience: f64,
-    /// No sequence of this many tokens may repeat within a translation; 0: no limit.
+    /// See [`SearchOptions::no_repeat_ngram`].
     pub no_repeat_ngram: usize,
     /// A translation has at least this many tokens.
     pub min_length: usize,
@@ -27,8 +29,6 @@ pub struct TranslateOptions {
     pub max_length_extra: usize,
     /// A translation has at most this many tokens, whatever its source.
     pub max_length: Option<usize>,
-    /// What every translation begins with.
-    pub prefix: String,
     /// Number of lines before the first: random numbers are keyed by line numbers.
     pub lines_before: usize,
     /// Most padded source tokens in one batch.
@@ -61,7 +61,6 @@ impl TranslateOptions {
             max_length_ratio,
             max_length_extra,
             max_length: None,
-            prefix: String::new(),
             lines_before: 0,
             batch_tokens,
             long: Long::Split,
@@ -73,7 +72,7 @@ impl TranslateOptions {
     /// # Errors
     /// As [`SearchOptions::check`].
     pub fn check(&self) -> Result<()> {
-        self.search(Vec::new()).check()
+        self.search(Vec::new(), Arc::default()).check()
     }
 
     /// Number of rows per sentence.
@@ -89,16 +88,17 @@ impl TranslateOptions {
         matches!(&self.strategy, Strategy::Sample(sampling) if sampling.asks_for_all())
     }
 
-    pub(in crate::decode) fn search(&self, sentences: Vec<Sentence>) -> SearchOptions {
+    pub(in crate::decode) fn search(&self, sentences: Vec<Sentence>, characters: Arc<Characters>) -> SearchOptions {
         let Self { strategy, length_penalty, patience, no_repeat_ngram, .. } = *self;
-        SearchOptions { strategy, length_penalty, patience, no_repeat_ngram, sentences }
+        SearchOptions { strategy, length_penalty, patience, no_repeat_ngram, characters, sentences }
     }
 
     /// The longest translation of a source of `source` tokens, in tokens, `</s>` included.
-    pub fn limit(&self, source: usize, prefix: usize) -> usize {
+    /// It leaves room for the `demanded` tokens.
+    pub fn limit(&self, source: usize, demanded: usize) -> usize {
         let by_source = (self.max_length_ratio * source as f64) as usize;
-        // Leaves room for the minimum length or the prefix, and for the end.
-        let least = self.min_length.max(prefix).saturating_add(1);
+        // Leaves room for the minimum length or what is demanded, and for the end.
+        let least = self.min_length.max(demanded).saturating_add(1);
         by_source.saturating_add(self.max_length_extra).max(least).min(self.max_length.unwrap_or(usize::MAX))
     }
 }

@@ -1,5 +1,8 @@
 //! What becomes of a line: its translations, joined from those of its parts.
 
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+
 use crate::decode::Ending;
 use crate::decode::source::Source;
 
@@ -12,25 +15,127 @@ pub struct Translation {
     pub source_cut: bool,
     /// The sources of its parts, as the first model reads them: one unless the line was split; none for a blank line.
     pub parts: Vec<Source>,
+    /// The tokens with which the translation of each part but the first had to begin; they are not among its tokens.
+    pub later_prefix: Vec<u32>,
+    /// Whether a phrase is missing that it had to contain.
+    pub lacks_phrases: bool,
 }
 
 impl Translation {
     /// The translation of a blank line: a blank line.
     pub(super) fn blank() -> Self {
-        Self { n_best: vec![Candidate::default()], source_cut: false, parts: Vec::new() }
+        Self {
+            n_best: vec![Candidate::default()],
+            source_cut: false,
+            parts: Vec::new(),
+            later_prefix: Vec::new(),
+            lacks_phrases: false,
+        }
     }
 
-    /// Appends the translation of the next part.
-    pub(super) fn joined(mut self, next: Self) -> Self {
-        let n_best = self.n_best.into_iter().zip(next.n_best).map(|(first, second)| first.joined(second)).collect();
-        self.parts.extend(next.parts);
-        Self { n_best, source_cut: self.source_cut || next.source_cut, parts: self.parts }
+    /// The translation of a line from those of its parts, of which there is at least one. `ranked` says that the candidates of
+    /// each part begin with the best: the line then has the `most` best of their combinations, or as many as there are. Samples
+    /// are in no order: the n-th of the line is made of the n-th of each part.
+    pub(super) fn of_parts(parts: Vec<PartTranslation>, ranked: bool, most: usize) -> Self {
+        let scores = |part: &PartTranslation| part.n_best.iter().map(|candidate| candidate.score).collect::<Vec<f64>>();
+        let choices = if ranked {
+            best_choices(&parts.iter().map(scores).collect::<Vec<_>>(), most)
+        } else {
+            let drawn = parts.iter().map(|part| part.n_best.len()).min().unwrap_or(0);
+            (0..drawn.min(most)).map(|number| vec![number; parts.len()]).collect()
+        };
+        let joined = |choice: Vec<usize>| {
+            let chosen = choice.into_iter().zip(&parts).map(|(i, part)| part.n_best[i].clone());
+            chosen.reduce(Candidate::joined).unwrap_or_default()
+        };
+        let n_best = choices.into_iter().map(joined).collect();
+        Self {
+            n_best,
+            source_cut: parts.iter().any(|part| part.source_cut),
+            later_prefix: parts.last().map(|part| part.forced.clone()).unwrap_or_default(),
+            lacks_phrases: parts.iter().any(|part| part.lacks_phrases),
+            parts: parts.into_iter().map(|part| part.source).collect(),
+        }
     }
 
     /// The first, and best, translation.
     pub fn best(&self) -> &Candidate {
         &self.n_best[0]
     }
+}
+
+/// The translations of a part of a line.
+pub(super) struct PartTranslation {
+    pub(super) source: Source,
+    /// Whether any of the models had to cut it.
+    pub(super) source_cut: bool,
+    /// At least one.
+    pub(super) n_best: Vec<Candidate>,
+    /// The tokens that they had to begin with and that they lack: an earlier part has them.
+    pub(super) forced: Vec<u32>,
+    /// Whether any of them lacks a phrase that it had to contain.
+    pub(super) lacks_phrases: bool,
+}
+
+/// The best ways to choose one item of each list, by the sum of the items' scores: for each, the index in every list. The best
+/// way comes first, and among equals the one with the better items in the earlier lists; `most` of them, or as many as there
+/// are. Every list begins with its best score.
+///
+/// The lists are joined one by one; more than the `most` best of a beginning are never needed.
+fn best_choices(lists: &[Vec<f64>], most: usize) -> Vec<Vec<usize>> {
+    let mut sums = vec![0.0];
+    let mut choices = vec![Vec::new()];
+    for list in lists {
+        let pairs = best_pairs(&sums, list, most);
+        choices = pairs.iter().map(|&(first, next)| [&choices[first][..], &[next]].concat()).collect();
+        sums = pairs.iter().map(|&(first, next)| sums[first] + list[next]).collect();
+    }
+    choices
+}
+
+/// A pair of indices, one of each of two lists.
+struct Pair {
+    sum: f64,
+    indices: (usize, usize),
+}
+
+impl Ord for Pair {
+    /// The best sum is the greatest, among equals the one with the smaller indices.
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.sum.total_cmp(&other.sum).then(Reverse(self.indices).cmp(&Reverse(other.indices)))
+    }
+}
+
+impl PartialOrd for Pair {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Pair {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Pair {}
+
+/// The `most` best pairs of an index of `first` and one of `next`, by the sum of their scores. Both lists fall, so each pair
+/// follows one that is at least as good: only those whose predecessor is taken can be the next (Huang and Chiang 2005, "Better
+/// k-best Parsing", algorithm 2).
+fn best_pairs(first: &[f64], next: &[f64], most: usize) -> Vec<(usize, usize)> {
+    let pair = |i: usize, j: usize| Some(Pair { sum: first.get(i)? + next.get(j)?, indices: (i, j) });
+    let mut open: BinaryHeap<Pair> = pair(0, 0).into_iter().collect();
+    let mut best = Vec::new();
+    while let Some(Pair { indices: (i, j), .. }) = open.pop().filter(|_| best.len() < most) {
+        best.push((i, j));
+        open.extend(pair(i, j + 1));
+        // Every pair has one predecessor, so that none is found twice.
+        if j == 0 {
+            open.extend(pair(i + 1, 0));
+        }
+    }
+    best
 }
 
 /// One translation of a line.
@@ -99,6 +204,94 @@ pub(in crate::decode) fn has_space_between(before: char, after: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Every combination of these lists with its score, the best first.
+    fn all_choices(lists: &[Vec<f64>]) -> Vec<(f64, Vec<usize>)> {
+        let mut all = vec![(0.0, Vec::new())];
+        for list in lists {
+            let with = |(sum, choice): &(f64, Vec<usize>)| {
+                let (sum, choice) = (*sum, choice.clone());
+                list.iter().enumerate().map(move |(i, score)| (sum + score, [&choice[..], &[i]].concat()))
+            };
+            all = all.iter().flat_map(with).collect();
+        }
+        all.sort_by(|a, b| b.0.total_cmp(&a.0));
+        all
+    }
+
+    #[test]
+    fn the_best_choices_are_those_of_enumeration() {
+        let mut stream = crate::rng::Stream::new(3, "choices");
+        for round in 0..300 {
+            let lists: Vec<Vec<f64>> = (0..1 + stream.below(4))
+                .map(|_| {
+                    // Coarse scores tie often.
+                    let coarse = round % 2 == 0;
+                    let score = |x: u64| if coarse { -((x % 4) as f64) / 2.0 } else { -(x as f64) / 1e3 };
+                    let mut list: Vec<f64> = (0..1 + stream.below(5)).map(|_| score(stream.below(1000))).collect();
+                    list.sort_by(|a, b| b.total_cmp(a));
+                    list
+                })
+                .collect();
+            let all = all_choices(&lists);
+            for most in [1, 2, 7, 1000] {
+                let found = best_choices(&lists, most);
+                assert_eq!(found.len(), most.min(all.len()), "{lists:?}");
+                let sum = |choice: &Vec<usize>| choice.iter().zip(&lists).fold(0.0, |sum, (i, list)| sum + list[*i]);
+                let sums: Vec<f64> = found.iter().map(sum).collect();
+                let expected: Vec<f64> = all.iter().take(most).map(|(sum, _)| *sum).collect();
+                assert_eq!(sums, expected, "{lists:?}");
+                let distinct: std::collections::HashSet<_> = found.iter().collect();
+                assert_eq!(distinct.len(), found.len());
+            }
+        }
+        // Nine times two: 512 ways, of which the second best changes one part only.
+        let lists = vec![vec![-0.7, -1.5]; 9];
+        let found = best_choices(&lists, 1000);
+        assert_eq!(found.len(), 512);
+        assert!(found[1..10].iter().all(|choice| choice.iter().sum::<usize>() == 1));
+        // Far more ways than could be counted one by one.
+        assert_eq!(best_choices(&vec![vec![-0.7, -1.5]; 200], 5).len(), 5);
+    }
+
+    /// All that is told of a combination is of the parts it is made of.
+    #[test]
+    fn a_line_in_parts_has_the_best_combinations() {
+        let candidate = |text: &str, tokens: &[u32], score: f64, ending| Candidate {
+            text: text.to_owned(),
+            tokens: tokens.to_vec(),
+            token_log_probs: vec![-0.5; tokens.len() + 1],
+            log_prob: 2.0 * score,
+            score,
+            ending,
+            joints: Vec::new(),
+        };
+        let part = |part: usize, n_best: Vec<Candidate>| PartTranslation {
+            source: Source { part, ..Source::default() },
+            source_cut: part == 1,
+            n_best,
+            forced: Vec::new(),
+            lacks_phrases: false,
+        };
+        let parts = || {
+            let first = vec![candidate("a", &[1], -1.0, Ending::End), candidate("b", &[2, 3], -3.0, Ending::MaxLength)];
+            let second = vec![candidate("c", &[4], -1.0, Ending::End), candidate("d", &[5], -1.5, Ending::End)];
+            vec![part(0, first), part(1, second), part(2, vec![candidate("e", &[6], -1.0, Ending::End)])]
+        };
+        let ranked = Translation::of_parts(parts(), true, 3);
+        let texts: Vec<&str> = ranked.n_best.iter().map(|candidate| candidate.text.as_str()).collect();
+        assert_eq!(texts, ["a c e", "a d e", "b c e"]);
+        let third = &ranked.n_best[2];
+        assert_eq!((&third.tokens[..], &third.joints[..]), (&[2, 3, 4, 6][..], &[2, 3][..]));
+        assert_eq!((third.token_log_probs.len(), third.score, third.log_prob), (7, -5.0, -10.0));
+        assert_eq!(third.ending, Ending::MaxLength);
+        assert!(ranked.source_cut && ranked.parts.len() == 3);
+        assert_eq!(Translation::of_parts(parts(), true, 100).n_best.len(), 4);
+        // Samples stay in the order in which they were drawn.
+        let drawn = Translation::of_parts(parts(), false, 3);
+        assert_eq!(drawn.n_best.len(), 1);
+        assert_eq!(drawn.best().text, "a c e");
+    }
 
     /// What is wrong with any part is wrong with the line.
     #[test]

@@ -320,7 +320,7 @@ impl ScoredSet {
         let neural = Neural::new(model, SpecialTokens::of(&self.tokenizers))?;
         let reader = Reader::new(model.config(), &self.tokenizers).with_trained_length(self.trained_length);
         let translator = Translator::new(vec![(neural, reader.clone())]);
-        let translations = translator.translate_while(&self.sources, &self.options, |_| !stops())?;
+        let translations = translator.translate_while(&self.sources, &[], &self.options, |_| !stops())?;
         let Some(translations) = translations else { return Ok(None) };
         let texts: Vec<&str> = translations.iter().map(|t| t.best().text.as_str()).collect();
         self.add_scores(&mut validation, &texts)?;

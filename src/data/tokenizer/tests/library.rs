@@ -88,6 +88,38 @@ fn words(model: serde_json::Value) -> Tokenizer {
     Tokenizer::from_json(file.to_string()).unwrap()
 }
 
+/// A byte-level BPE of the library, with a piece for each byte and one that ends inside a character.
+fn byte_level() -> Tokenizer {
+    let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+    let mut others = 0;
+    let characters: Vec<char> = (0..=u8::MAX)
+        .map(|byte| match printable(byte) {
+            true => char::from(byte),
+            false => {
+                others += 1;
+                char::from_u32(0xFF + others).unwrap()
+            }
+        })
+        .collect();
+    let [space, lead, next] = [b' ', 0xE4, 0xB8].map(|byte| characters[usize::from(byte)]);
+    let merged = [format!("{space}{lead}"), format!("{space}a"), format!("{lead}{next}")];
+    let pieces = ["<pad>", "<s>", "</s>", "<unk>"].map(str::to_owned).into_iter();
+    let pieces = pieces.chain(characters.iter().map(char::to_string)).chain(merged);
+    let vocab: serde_json::Map<String, serde_json::Value> = pieces.zip(0..).map(|(p, id)| (p, id.into())).collect();
+    let level =
+        serde_json::json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true });
+    let file = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": level, "post_processor": null, "decoder": level,
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": vocab,
+            "merges": [[space.to_string(), lead.to_string()], [space.to_string(), "a"], [lead.to_string(), next.to_string()]],
+        },
+    });
+    Tokenizer::from_json(file.to_string()).unwrap()
+}
+
 /// In text it is a word that the vocabulary lacks, whatever the model does with these.
 #[test]
 fn a_special_token_in_text_is_no_word() {
@@ -197,4 +229,33 @@ fn pieces_are_separated_by_spaces_alone() {
     let tokenizer = Tokenizer::from_json(file.to_string()).unwrap();
     let pieces = tokenizer.pieces("10\u{A0}000").join(" ");
     assert_eq!((pieces.as_str(), tokenizer.decode_pieces(&pieces).as_str()), ("10 \u{A0} 000", "10\u{A0}000"));
+}
+
+/// What tokens write, put together, is the text that they stand for.
+#[test]
+fn what_tokens_write_is_what_is_decoded() {
+    let lines = ["the dogs [CLS] dog", "一 and 一 or 丁", " a\u{301} ▁ 猫😀", "the l@@ ow@@ er dog"];
+    let options = TrainOptions { vocab_size: 300, ..TrainOptions::default() };
+    let mut text = TextCounts::default();
+    lines.iter().for_each(|line| text.add(line));
+    let tokenizers = [
+        Tokenizer::train(&[&lines[..]], &options).unwrap(),
+        Tokenizer::of_pieces(&[(&text, None)], 100).unwrap().remove(0),
+        Tokenizer::from_json(foreign().to_string()).unwrap(),
+        byte_level(),
+    ];
+    for (number, tokenizer) in tokenizers.iter().enumerate() {
+        for line in lines {
+            // An escaped `▁` is written as it is stored.
+            let ids = tokenizer.encode(&if number == 0 { line.replace('▁', "") } else { line.to_owned() });
+            let bytes: Vec<u8> = ids.iter().flat_map(|id| tokenizer.written(*id)).collect();
+            let written = String::from_utf8(bytes).unwrap();
+            assert_eq!(written.trim(), tokenizer.decode(&ids).trim(), "{number}: {ids:?}");
+        }
+        assert!(tokenizer.written(tokenizer.eos_id()).is_empty());
+    }
+    let bytes = &tokenizers[3];
+    let ids = bytes.encode("a 一 一");
+    let lengths: Vec<usize> = ids.iter().map(|id| bytes.written(*id).len()).collect();
+    assert_eq!(lengths, [1, 2, 1, 1, 2, 1, 1], "the first piece of a character holds the space, too");
 }

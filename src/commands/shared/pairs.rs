@@ -1,0 +1,230 @@
+//! Sources and their translations, side by side: two files of lines, or a file and n-best lists.
+
+use std::path::{Path, PathBuf};
+
+use super::input::{Input, shown_name};
+use crate::error::{Error, Result};
+
+/// A source and a translation of it.
+pub struct Pair {
+    pub source: String,
+    pub target: String,
+    /// Their lines in the two files, from 1.
+    pub lines: [usize; 2],
+    /// What else its line has, if it is of an n-best list.
+    pub entry: Option<Entry>,
+}
+
+/// A line of an n-best list, `NUMBER ||| TEXT ||| …`, but for its text.
+pub struct Entry {
+    /// The number of its source, from 0.
+    pub number: usize,
+    /// The other fields.
+    pub fields: Vec<String>,
+}
+
+/// What separates the fields of an n-best list.
+const FIELD: &str = " ||| ";
+
+impl Entry {
+    /// The entry and the text of a line, if it is one. A field may be empty.
+    fn of(line: &str) -> Option<(Self, String)> {
+        // So that no space is missing at the end or between two separators.
+        let line = format!("{} ", line.trim_end()).replace("||| |||", "|||  |||");
+        let mut fields = line.split(FIELD);
+        let number = fields.next()?.trim().parse().ok()?;
+        let text = fields.next()?.trim().to_owned();
+        Some((Self { number, fields: fields.map(|field| field.trim().to_owned()).collect() }, text))
+    }
+
+    /// The line with this text, and one more feature: at the end of its features, which are the first field with a name such as
+    /// `LogProb=`, or as a field of its own.
+    pub fn with(&self, text: &str, name: &str, value: &str) -> String {
+        let has_names = |field: &String| field.split_whitespace().any(|word| word.len() > 1 && word.ends_with('='));
+        let mut fields = self.fields.clone();
+        match fields.iter().position(has_names) {
+            Some(features) => fields[features] = format!("{} {name}= {value}", fields[features]),
+            None => fields.push(format!("{name}= {value}")),
+        }
+        [self.number.to_string(), text.to_owned()].into_iter().chain(fields).collect::<Vec<_>>().join(FIELD)
+    }
+}
+
+/// The pairs of two files.
+pub struct Pairs<'a> {
+    pub paths: [&'a PathBuf; 2],
+    pub inputs: [Input; 2],
+    /// Whether the second file is of n-best lists.
+    is_n_best: bool,
+    /// Lines read of each.
+    lines: [usize; 2],
+    /// The last source, and whether there is one.
+    source: String,
+}
+
+/// Pairs that belong together, and what is wrong with the one after them, if that is why they end.
+pub type Window = (Vec<Pair>, Option<Error>);
+
+impl<'a> Pairs<'a> {
+    /// Opens the files of sources and of targets; the latter may be n-best lists.
+    ///
+    /// # Errors
+    /// One cannot be opened.
+    pub fn open(paths: [&'a PathBuf; 2], is_n_best: bool) -> Result<Self> {
+        let open = |path: &Path| Input::open(Some(path));
+        let inputs = [open(paths[0])?, open(paths[1])?];
+        Ok(Self { paths, inputs, is_n_best, lines: [0; 2], source: String::new() })
+    }
+
+    /// The next pairs, none at the end, and from stdin only those that have arrived, but at least one.
+    ///
+    /// # Errors
+    /// The very next pair cannot be read.
+    pub fn read(&mut self) -> Result<Window> {
+        /// Pairs processed together: enough to batch by length, few enough to bound memory.
+        const WINDOW: usize = 2000;
+        let mut pairs = Vec::new();
+        while pairs.len() < WINDOW && (pairs.is_empty() || !self.inputs.iter().any(Input::may_wait)) {
+            let next = if self.is_n_best { self.next_of_list() } else { self.next_of_lines() };
+            match next {
+                Ok(Some(pair)) => pairs.push(pair),
+                Ok(None) => break,
+                Err(error) if pairs.is_empty() => return Err(error),
+                Err(error) => return Ok((pairs, Some(error))),
+            }
+        }
+        Ok((pairs, None))
+    }
+
+    /// The next line of one of the files.
+    fn line(&mut self, side: usize) -> Result<Option<String>> {
+        let line = self.inputs[side].lines(1)?.pop();
+        self.lines[side] += usize::from(line.is_some());
+        Ok(line)
+    }
+
+    fn next_of_lines(&mut self) -> Result<Option<Pair>> {
+        match (self.line(0)?, self.line(1)?) {
+            (Some(source), Some(target)) => Ok(Some(Pair { source, target, lines: self.lines, entry: None })),
+            (None, None) => Ok(None),
+            (source, _) => Err(self.uneven(source.is_some())),
+        }
+    }
+
+    fn next_of_list(&mut self) -> Result<Option<Pair>> {
+        const HELP: &str = "the lines before it are done";
+        let Some(line) = self.line(1)? else { return Ok(None) };
+        let at = |error: Error, this: &Self| Err(error.at_line(shown_name(this.paths[1]), this.lines[1], 0));
+        let Some((entry, target)) = Entry::of(&line) else {
+            let error =
+                Error::failure("this is not a line of an n-best list: `NUMBER ||| TEXT ||| …`, numbered from 0");
+            return at(error.help(HELP), self);
+        };
+        if entry.number + 1 < self.lines[0] {
+            let (number, before) = (entry.number, self.lines[0] - 1);
+            let error = Error::failure(format!("the number {number} follows {before}, but they must not fall"));
+            return at(error.help("sort the list by its numbers; the lines before it are done"), self);
+        }
+        while self.lines[0] <= entry.number {
+            let Some(source) = self.line(0)? else {
+                let (sources, number) = (self.lines[0], entry.number);
+                let what = format!("there is no source {number}: {} has {sources} lines", self.paths[0].display());
+                return at(Error::failure(what).help("the sources are numbered from 0"), self);
+            };
+            self.source = source;
+        }
+        Ok(Some(Pair { source: self.source.clone(), target, lines: self.lines, entry: Some(entry) }))
+    }
+
+    fn uneven(&self, source_goes_on: bool) -> Error {
+        let [short, long] =
+            if source_goes_on { [1, 0] } else { [0, 1] }.map(|side: usize| shown_name(self.paths[side]));
+        let lines = self.lines[0].min(self.lines[1]);
+        let s = if lines == 1 { "" } else { "s" };
+        let what = format!("{} ends after {lines} line{s}, but {} goes on", short.display(), long.display());
+        Error::failure(what).help("the two must be aligned line by line; the lines before that are done")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn gzip(text: &str) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(text.as_bytes()).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn texts(pairs: &[Pair]) -> Vec<[&str; 2]> {
+        pairs.iter().map(|pair| [pair.source.as_str(), &pair.target]).collect()
+    }
+
+    /// Pairs before the damage are scored, and the error names the damaged line.
+    #[test]
+    fn damage_in_one_file_costs_the_pairs_after_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let [source, target] = ["source.gz", "target"].map(|name| folder.path().join(name));
+        // The second member of the compressed file ends right after its header.
+        let cut = gzip("d\ne\n")[..12].to_vec();
+        std::fs::write(&target, "A\nB\nC\nD\nE\n").unwrap();
+        for damaged_first in [true, false] {
+            std::fs::write(&source, [gzip("a\nb\nc\n"), cut.clone()].concat()).unwrap();
+            let paths = if damaged_first { [&source, &target] } else { [&target, &source] };
+            let (pairs, refused) = Pairs::open(paths, false).unwrap().read().unwrap();
+            let mut found = texts(&pairs);
+            if !damaged_first {
+                found.iter_mut().for_each(|pair| pair.reverse());
+            }
+            assert_eq!(found, [["a", "A"], ["b", "B"], ["c", "C"]]);
+            let error = refused.unwrap().to_string();
+            assert!(error.contains("source.gz:4") && error.contains("the lines before it are done"), "{error}");
+            // With nothing before it there is nothing to write.
+            std::fs::write(&source, &cut).unwrap();
+            assert!(Pairs::open(paths, false).unwrap().read().is_err());
+        }
+    }
+
+    #[test]
+    fn n_best_lists_are_read_beside_their_sources() {
+        let folder = tempfile::tempdir().unwrap();
+        let [source, list] = ["source", "list"].map(|name| folder.path().join(name));
+        std::fs::write(&source, "a\nb\nc\n").unwrap();
+        let read = |lines: &str| {
+            std::fs::write(&list, lines).unwrap();
+            let mut pairs = Pairs::open([&source, &list], true).unwrap();
+            pairs.read().map(|(pairs, error)| {
+                (texts(&pairs).iter().map(|pair| pair.join("/")).collect::<Vec<_>>(), error.map(|e| e.to_string()))
+            })
+        };
+        // Sources without translations are passed over; a text may be empty.
+        let whole = "0 ||| A ||| LogProb= -1 ||| -0.5\n0 ||| A2\n2 ||| C c\n2 |||  ||| F= 1\n2 ||| ||| F= 1\n";
+        assert_eq!(read(whole).unwrap(), (["a/A", "a/A2", "c/C c", "c/", "c/"].map(str::to_owned).to_vec(), None));
+        for (lines, told) in [
+            ("0 ||| A\n1 ||| B\n0 ||| A\n", "list:3"),
+            ("0 ||| A\n1 ||| B\n3 ||| D\n", "no source 3"),
+            ("0 ||| A\n1 ||| B\nC\n", "not a line of an n-best list"),
+            ("0 ||| A\n1 ||| B\nx ||| C\n", "list:3"),
+        ] {
+            let (found, error) = read(lines).unwrap();
+            assert_eq!(found, ["a/A", "b/B"]);
+            assert!(error.as_ref().is_some_and(|error| error.contains(told) && error.contains("list:3")), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_score_joins_the_features() {
+        for (line, with) in [
+            ("3 ||| a b", "3 ||| a b ||| Score= -1"),
+            ("3 ||| a ||| LogProb= -2 ||| -0.5", "3 ||| a ||| LogProb= -2 Score= -1 ||| -0.5"),
+            ("3 ||| a ||| F0= 1 2 LM= 3 ||| 7 ||| 0-0", "3 ||| a ||| F0= 1 2 LM= 3 Score= -1 ||| 7 ||| 0-0"),
+            ("3 ||| a ||| 0-0 ||| LogProb= -2 ||| -0.5", "3 ||| a ||| 0-0 ||| LogProb= -2 Score= -1 ||| -0.5"),
+            ("3 ||| a = b ||| 0-0", "3 ||| a = b ||| 0-0 ||| Score= -1"),
+        ] {
+            let (entry, text) = Entry::of(line).unwrap();
+            assert_eq!(entry.with(&text, "Score", "-1"), with);
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Lines to translate, each with what is demanded of its translation.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::input::{Input, Lines, shown_name, text_of, with_tag};
+use crate::cli::TranslateArgs;
+use crate::decode::source::Long;
+use crate::decode::translate::{Constraints, Fault, TranslateOptions, Translator};
+use crate::error::{Error, Result};
+
+/// A line of `--json-input`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Request {
+    text: String,
+    must: Option<Vec<String>>,
+    avoid: Option<Vec<String>>,
+    prefix: Option<String>,
+}
+
+/// Where demands come from.
+enum Demanded<'a> {
+    /// A flag: the same for all lines.
+    Flag(Constraints),
+    /// A file with a prefix for each line.
+    PrefixFile(Input, &'a Path),
+    /// The lines themselves.
+    Json,
+}
+
+/// Lines to translate together.
+#[derive(Default)]
+pub struct Window {
+    /// As the model is given them.
+    pub lines: Vec<String>,
+    /// What is demanded of each; empty if nothing is.
+    pub constraints: Vec<Constraints>,
+    /// What is wrong with the line after them, if that is why they end.
+    pub refused: Option<Error>,
+}
+
+/// The input of `mt translate`.
+pub struct Requests<'a> {
+    lines: Lines,
+    demanded: Demanded<'a>,
+    /// What is put in front of the texts of JSON lines; [`Lines`] does so with others.
+    tag: Option<&'a str>,
+}
+
+impl<'a> Requests<'a> {
+    /// Opens the input that the flags name.
+    ///
+    /// # Errors
+    /// A file cannot be opened, or two would be stdin.
+    pub fn open(args: &'a TranslateArgs) -> Result<Self> {
+        let is_stdin = |path: &Path| path == Path::new("-");
+        let reads_stdin = args.text.is_empty() && args.input.as_deref().is_none_or(is_stdin);
+        let demanded = match &args.prefix_file {
+            Some(path) if reads_stdin && is_stdin(path) => {
+                let error = Error::usage("--prefix-file and the text cannot both be stdin");
+                return Err(error.help("name a file for one of them"));
+            }
+            Some(path) => Demanded::PrefixFile(Input::open(Some(path))?, path),
+            None if args.json_input => Demanded::Json,
+            None => {
+                let prefix = args.prefix.as_deref().map(|text| text_of("--prefix", text)).unwrap_or_default();
+                Demanded::Flag(Constraints { prefix, ..Constraints::default() })
+            }
+        };
+        let tag = args.tag.as_deref();
+        let of_lines = tag.filter(|_| !args.json_input);
+        Ok(Self { lines: Lines::open(&args.text, args.input.as_deref(), of_lines)?, demanded, tag })
+    }
+
+    /// The lines that are read.
+    pub fn lines(&self) -> &Lines {
+        &self.lines
+    }
+
+    /// The files that are read, which no output may replace; `-` is stdin.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        let prefixes = match &self.demanded {
+            Demanded::PrefixFile(_, path) => Some(*path),
+            Demanded::Flag(_) | Demanded::Json => None,
+        };
+        self.lines.path().into_iter().chain(prefixes)
+    }
+
+    /// Refuses a demand on all lines that cannot be met.
+    ///
+    /// # Errors
+    /// It cannot; exit code 2.
+    pub fn check(&self, translator: &Translator, options: &TranslateOptions) -> Result<()> {
+        let Demanded::Flag(constraints) = &self.demanded else { return Ok(()) };
+        let fault = translator.fault("a line", constraints, options);
+        fault.map_or(Ok(()), |Fault { what, help }| Err(Error::usage(format!("--prefix: {what}")).help(help)))
+    }
+
+    /// Warnings about the input, as far as it has been read.
+    pub fn warnings(&self) -> Vec<String> {
+        let prefixes = match &self.demanded {
+            Demanded::PrefixFile(input, _) => input.warnings(),
+            Demanded::Flag(_) | Demanded::Json => Vec::new(),
+        };
+        [self.lines.warnings(), prefixes].concat()
+    }
+
+    /// The next lines, none at the end.
+    ///
+    /// # Errors
+    /// Nothing more can be read.
+    pub fn next(&mut self, translator: &Translator, options: &TranslateOptions) -> Result<Window> {
+        let lines = self.lines.next()?;
+        let first = self.lines.first();
+        let name = self.lines.name();
+        let mut window = match &mut self.demanded {
+            Demanded::Flag(constraints) if *constraints == Constraints::default() => {
+                Window { lines, ..Window::default() }
+            }
+            Demanded::Flag(constraints) => {
+                Window { constraints: vec![constraints.clone(); lines.len()], lines, refused: None }
+            }
+            Demanded::PrefixFile(input, path) => with_prefixes(lines, input, (*path, name, first))?,
+            Demanded::Json => of_json(lines, self.tag, (name, first)),
+        };
+        let faulty = |of_line: (&String, &Constraints)| translator.fault(of_line.0, of_line.1, options);
+        let found = match &self.demanded {
+            // All are alike, and have been checked.
+            Demanded::Flag(_) => None,
+            _ => window.lines.iter().zip(&window.constraints).map(faulty).enumerate().find_map(|(i, f)| Some((i, f?))),
+        };
+        if let Some((index, Fault { what, help })) = found {
+            let file = match &self.demanded {
+                Demanded::PrefixFile(_, path) => shown_name(path),
+                _ => name,
+            };
+            window.refuse(index, Error::failure(what).at_line(file, first + index, 0).help(help));
+        }
+        if options.long == Long::Error
+            && let Some(beyond) = translator.beyond_positions(&window.lines)
+        {
+            let error = beyond.error(name, first).help("split the line");
+            window.refuse(beyond.line, error);
+        }
+        Ok(window)
+    }
+}
+
+impl Window {
+    /// Cuts the lines off from one on, because of an error.
+    fn refuse(&mut self, index: usize, error: Error) {
+        self.lines.truncate(index);
+        self.constraints.truncate(index);
+        self.refused = Some(error.more_help("the lines before it are done"));
+    }
+}
+
+/// Lines with their prefixes. `path` is the file of prefixes, `name` that of the lines, `first` the number of the first of them.
+fn with_prefixes(lines: Vec<String>, input: &mut Input, (path, name, first): (&Path, &Path, usize)) -> Result<Window> {
+    let uneven = |short: &Path, long: &Path, count: usize| {
+        let what = format!("{} ends after line {count}, but {} goes on", short.display(), long.display());
+        Error::failure(what).help("give a prefix for each line; a blank one demands nothing")
+    };
+    let path = shown_name(path);
+    if lines.is_empty() {
+        return match input.lines(1)?.is_empty() {
+            true => Ok(Window::default()),
+            false => Err(uneven(name, path, first - 1)),
+        };
+    }
+    let mut prefixes = Vec::new();
+    while prefixes.len() < lines.len() {
+        let more = input.lines(lines.len() - prefixes.len())?;
+        if more.is_empty() {
+            break;
+        }
+        prefixes.extend(more);
+    }
+    let constraints = prefixes.into_iter().map(|prefix| Constraints { prefix, ..Constraints::default() }).collect();
+    let mut window = Window { lines, constraints, refused: None };
+    let count = window.constraints.len();
+    if count < window.lines.len() {
+        window.refuse(count, uneven(path, name, first - 1 + count));
+    }
+    Ok(window)
+}
+
+/// The texts of JSON lines, with the tag in front, and what is demanded of their translations. `first` is the number of the
+/// first line of the file `name`.
+fn of_json(lines: Vec<String>, tag: Option<&str>, (name, first): (&Path, usize)) -> Window {
+    const HELP: &str =
+        r#"each line is an object: {"text": "…"}, and if wanted "must": ["…"], "avoid": ["…"], "prefix": "…""#;
+    let (mut texts, mut constraints, mut wrong) = (Vec::new(), Vec::new(), None);
+    for (index, line) in lines.iter().enumerate() {
+        match serde_json::from_str::<Request>(line) {
+            Ok(Request { text, must, avoid, prefix }) => {
+                texts.push(text.replace(['\n', '\r'], " "));
+                let prefix = prefix.unwrap_or_default().replace(['\n', '\r'], " ");
+                let (must, avoid) = (must.unwrap_or_default(), avoid.unwrap_or_default());
+                constraints.push(Constraints { prefix, must, avoid });
+            }
+            Err(error) => {
+                let (what, column) = (error.to_string(), error.column());
+                let what = what.split(" at line ").next().unwrap_or_default();
+                let what = format!("this is not a line of --json-input: {what}");
+                wrong = Some((index, Error::failure(what).at_line(name, first + index, column).help(HELP)));
+                break;
+            }
+        }
+    }
+    let mut window = Window { lines: with_tag(tag, texts), constraints, refused: None };
+    if let Some((index, error)) = wrong {
+        window.refuse(index, error);
+    }
+    window
+}

@@ -1,0 +1,128 @@
+//! What beams keep of their hypotheses: a tree of tokens, and the best of those that are complete.
+
+use super::{Ending, Hypothesis, LengthPenalty};
+
+/// The tokens of all hypotheses as a tree of back-pointers, so that extending one copies nothing.
+pub(super) struct History {
+    /// The first is the root, which holds the start token.
+    nodes: Vec<Node>,
+}
+
+/// A token of a hypothesis.
+pub(super) struct Node {
+    pub(super) token: u32,
+    /// The log-probability of the token alone.
+    pub(super) log_prob: f32,
+    pub(super) before: usize,
+}
+
+impl History {
+    pub(super) const ROOT: usize = 0;
+
+    pub(super) fn new(start: u32) -> Self {
+        Self { nodes: vec![Node { token: start, log_prob: 0.0, before: Self::ROOT }] }
+    }
+
+    pub(super) fn push(&mut self, node: Node) -> usize {
+        self.nodes.push(node);
+        self.nodes.len() - 1
+    }
+
+    /// The last token of a hypothesis.
+    pub(super) fn token(&self, node: usize) -> u32 {
+        self.nodes[node].token
+    }
+
+    /// The tokens from the root, which is left out, to `node`.
+    pub(super) fn tokens(&self, node: usize) -> Vec<u32> {
+        self.path(node, |node| node.token)
+    }
+
+    /// The log-probability of each.
+    fn log_probs(&self, node: usize) -> Vec<f32> {
+        self.path(node, |node| node.log_prob)
+    }
+
+    fn path<T>(&self, mut node: usize, value: impl Fn(&Node) -> T) -> Vec<T> {
+        let mut values = Vec::new();
+        while node != Self::ROOT {
+            values.push(value(&self.nodes[node]));
+            node = self.nodes[node].before;
+        }
+        values.reverse();
+        values
+    }
+}
+
+/// A hypothesis set aside, ended or cut.
+struct Kept {
+    /// The last token, the end token left out.
+    node: usize,
+    /// The log-probability of the end token, if it ended.
+    end: Option<f32>,
+    log_prob: f64,
+    score: f64,
+    ending: Ending,
+}
+
+/// The best of the hypotheses that were set aside.
+pub(super) struct Finished {
+    penalty: LengthPenalty,
+    width: usize,
+    /// At most `width`, the best score first; among equal scores, the one set aside earlier.
+    kept: Vec<Kept>,
+    /// Hypotheses that ended so far, kept or not.
+    pub(super) ended: usize,
+}
+
+impl Finished {
+    /// Keeps at most `width`.
+    pub(super) fn new(penalty: LengthPenalty, width: usize) -> Self {
+        Self { penalty, width, kept: Vec::with_capacity(width + 1), ended: 0 }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    /// Sets a hypothesis aside that ended with a token of log-probability `step`; its length counts the end.
+    pub(super) fn end(&mut self, before: usize, step: f32, log_prob: f64, length: usize) {
+        self.ended += 1;
+        self.keep(before, Some(step), log_prob, length, Ending::End);
+    }
+
+    /// Sets a hypothesis aside that did not end.
+    pub(super) fn cut(&mut self, node: usize, log_prob: f64, length: usize, ending: Ending) {
+        self.keep(node, None, log_prob, length, ending);
+    }
+
+    fn keep(&mut self, node: usize, end: Option<f32>, log_prob: f64, length: usize, ending: Ending) {
+        let score = self.penalty.score(log_prob, length);
+        let place = self.kept.partition_point(|kept| kept.score >= score);
+        self.kept.insert(place, Kept { node, end, log_prob, score, ending });
+        self.kept.truncate(self.width);
+    }
+
+    /// The worst score that is kept.
+    pub(super) fn worst(&self) -> Option<f64> {
+        self.kept.last().map(|kept| kept.score)
+    }
+
+    /// Whether a hypothesis of `length` tokens can displace a kept one, or a further one is kept, as long as it gets no longer
+    /// than `longest`.
+    pub(super) fn can_improve(&self, log_prob: f64, length: usize, longest: usize) -> bool {
+        let is_better = |worst: f64| self.penalty.best_attainable(log_prob, length + 1, longest) > worst;
+        self.kept.len() < self.width || self.worst().is_some_and(is_better)
+    }
+
+    /// The kept ones that are not among `all` yet.
+    pub(super) fn hypotheses_into(self, history: &History, all: &mut Vec<Hypothesis>) {
+        for Kept { node, end, log_prob, score, ending } in self.kept {
+            let (tokens, mut token_log_probs) = (history.tokens(node), history.log_probs(node));
+            token_log_probs.extend(end);
+            if !all.iter().any(|other| other.tokens == tokens && other.ending == ending) {
+                all.push(Hypothesis { tokens, token_log_probs, log_prob, score, ending });
+            }
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Phrases that a translation must contain, as an automaton over tokens (Aho and Corasick 1975): how far a hypothesis has come
+//! with each of them.
+
+use std::sync::Arc;
+
+use super::surfaces::Surfaces;
+
+/// Phrases, each of which a hypothesis must contain, as whole words.
+///
+/// A phrase may have several forms, one of which is enough: in the middle of Chinese text its first piece has no mark of a
+/// space. The same phrase given twice must occur twice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Phrases {
+    /// The first is the root: no token of any phrase.
+    nodes: Vec<Node>,
+    phrases: Vec<Phrase>,
+    surfaces: Arc<Surfaces>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Phrase {
+    forms: Vec<Vec<u32>>,
+    /// Tokens of the longest form.
+    tokens: usize,
+    /// How often it must occur.
+    times: u32,
+}
+
+/// The beginning of a form.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Node {
+    tokens: Vec<u32>,
+    next: Vec<(u32, usize)>,
+    /// The longest proper end of these tokens that is the beginning of a form.
+    suffix: usize,
+    /// The phrases of whose forms this is the beginning, and how many of their tokens are still to come.
+    begun: Vec<(usize, usize)>,
+    /// The phrases of which a form ends here.
+    ended: Vec<usize>,
+}
+
+/// How far a hypothesis has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    node: usize,
+    /// How often each phrase has been found.
+    found: Vec<u32>,
+    /// The phrases that the last token completed: they do not count if their last word goes on.
+    completed: Vec<usize>,
+    /// The token before the next one.
+    last: Option<u32>,
+}
+
+impl Phrases {
+    const ROOT: usize = 0;
+
+    /// Phrases, each given by its forms: at least one, none of which is empty.
+    pub fn new(phrases: impl IntoIterator<Item = Vec<Vec<u32>>>, surfaces: &Arc<Surfaces>) -> Self {
+        let mut this = Self { nodes: vec![Node::default()], phrases: Vec::new(), surfaces: surfaces.clone() };
+        for forms in phrases {
+            if let Some(same) = this.phrases.iter_mut().find(|phrase| phrase.forms == forms) {
+                same.times += 1;
+                continue;
+            }
+            let tokens = forms.iter().map(Vec::len).max().unwrap_or(0);
+            for form in &forms {
+                this.add(this.phrases.len(), form);
+            }
+            this.phrases.push(Phrase { forms, tokens, times: 1 });
+        }
+        this.link();
+        this
+    }
+
+    fn add(&mut self, phrase: usize, form: &[u32]) {
+        let mut node = Self::ROOT;
+        for (count, &token) in (1..).zip(form) {
+            node = self.child(node, token).unwrap_or_else(|| {
+                let child = self.nodes.len();
+                self.nodes.push(Node { tokens: form[..count].to_vec(), ..Node::default() });
+                self.nodes[node].next.push((token, child));
+                child
+            });
+            self.nodes[node].begun.push((phrase, form.len() - count));
+        }
+        self.nodes[node].ended.push(phrase);
+    }
+
+    /// Finds the suffix of each node. A form begins only where a word may begin.
+    fn link(&mut self) {
+        for node in 1..self.nodes.len() {
+            let tokens = &self.nodes[node].tokens;
+            let starts = (1..tokens.len()).filter(|&start| !self.surfaces.joins(tokens[start - 1], tokens[start]));
+            let mut ends = starts.map(|start| &tokens[start..]);
+            let suffix = ends.find_map(|end| self.nodes.iter().position(|node| node.tokens == end));
+            self.nodes[node].suffix = suffix.unwrap_or(Self::ROOT);
+        }
+    }
+
+    fn child(&self, node: usize, token: u32) -> Option<usize> {
+        self.nodes[node].next.iter().find(|(next, _)| *next == token).map(|(_, child)| *child)
+    }
+
+    /// A node and those that are ends of it, the longest first, the root last.
+    fn suffixes(&self, node: usize) -> impl Iterator<Item = usize> {
+        std::iter::successors(Some(node), |node| (*node != Self::ROOT).then(|| self.nodes[*node].suffix))
+    }
+
+    /// The progress of an empty hypothesis.
+    pub fn start(&self) -> Progress {
+        Progress { node: Self::ROOT, found: vec![0; self.phrases.len()], completed: Vec::new(), last: None }
+    }
+
+    /// The progress with one more token, which does not end the hypothesis.
+    pub fn after(&self, before: &Progress, token: u32) -> Progress {
+        let mut found = before.found.clone();
+        let joins = before.last.is_some_and(|last| self.surfaces.joins(last, token));
+        if joins {
+            before.completed.iter().for_each(|phrase| found[*phrase] -= 1);
+        }
+        let from = |node: usize| if node == Self::ROOT && joins { None } else { self.child(node, token) };
+        let node = self.suffixes(before.node).find_map(from).unwrap_or(Self::ROOT);
+        let mut completed: Vec<usize> =
+            self.suffixes(node).flat_map(|node| self.nodes[node].ended.iter().copied()).collect();
+        completed.sort_unstable();
+        completed.dedup();
+        completed.iter().for_each(|phrase| found[*phrase] += 1);
+        Progress { node, found, completed, last: Some(token) }
+    }
+
+    /// Whether a phrase is still to come.
+    fn lacks(&self, progress: &Progress, phrase: usize) -> bool {
+        progress.found[phrase] < self.phrases[phrase].times
+    }
+
+    /// Whether nothing is still to come.
+    pub fn are_found(&self, progress: &Progress) -> bool {
+        (0..self.phrases.len()).all(|phrase| !self.lacks(progress, phrase))
+    }
+
+    /// How many tokens of the phrases a hypothesis has: of those that it contains all, of one that it has begun all but those
+    /// still to come, as if it had the longest form. So each token of [`Self::next`] adds some.
+    pub fn tokens_found(&self, progress: &Progress) -> usize {
+        let whole = |(phrase, found): (&Phrase, &u32)| phrase.tokens * (*found).min(phrase.times) as usize;
+        let begun = self.suffixes(progress.node).flat_map(|node| self.nodes[node].begun.iter());
+        let missing = begun.filter(|(phrase, left)| *left > 0 && self.lacks(progress, *phrase));
+        let part = missing.map(|(phrase, left)| self.phrases[*phrase].tokens.saturating_sub(*left)).max();
+        self.phrases.iter().zip(&progress.found).map(whole).sum::<usize>() + part.unwrap_or(0)
+    }
+
+    /// The tokens of all phrases: what [`Self::tokens_found`] is once all are found.
+    pub fn tokens(&self) -> usize {
+        self.phrases.iter().map(|phrase| phrase.tokens * phrase.times as usize).sum()
+    }
+
+    /// The tokens that begin a phrase that is still to come, or go on with it.
+    pub fn next(&self, progress: &Progress) -> Vec<u32> {
+        let children = self.suffixes(progress.node).flat_map(|node| self.nodes[node].next.iter());
+        let is_wanted = |child: usize| self.nodes[child].begun.iter().any(|(phrase, _)| self.lacks(progress, *phrase));
+        let mut tokens: Vec<u32> = children.filter(|(_, child)| is_wanted(*child)).map(|(token, _)| *token).collect();
+        tokens.sort_unstable();
+        tokens.dedup();
+        tokens
+    }
+
+    /// The last token, if a phrase was found with it that does not count once its last word goes on.
+    pub(super) fn may_be_lost(&self, progress: &Progress) -> Option<u32> {
+        progress.last.filter(|_| !progress.completed.is_empty())
+    }
+
+    /// What the tokens write.
+    pub(super) fn surfaces(&self) -> &Surfaces {
+        &self.surfaces
+    }
+
+    /// Every token of every form.
+    pub fn all_tokens(&self) -> impl Iterator<Item = u32> {
+        self.phrases.iter().flat_map(|phrase| phrase.forms.iter().flatten().copied())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tokens 10 to 19 are words of their own, 20 to 29 go on with a word.
+    fn surfaces() -> Arc<Surfaces> {
+        Arc::new(Surfaces::new((0..30).map(|token: u32| match token {
+            0..10 => Vec::new(),
+            10..20 => format!(" w{token}").into_bytes(),
+            _ => format!("x{token}").into_bytes(),
+        })))
+    }
+
+    /// Tokens found after each token, and whether all phrases are there at the end.
+    fn walk(phrases: &[&[&[u32]]], tokens: &[u32]) -> (Vec<usize>, bool) {
+        let forms = |forms: &&[&[u32]]| forms.iter().map(|form| form.to_vec()).collect();
+        let phrases = Phrases::new(phrases.iter().map(forms), &surfaces());
+        let mut progress = phrases.start();
+        let mut found = Vec::new();
+        for token in tokens {
+            progress = phrases.after(&progress, *token);
+            found.push(phrases.tokens_found(&progress));
+        }
+        (found, phrases.are_found(&progress))
+    }
+
+    #[test]
+    fn progress_is_counted_in_tokens() {
+        let two: &[&[&[u32]]] = &[&[&[10, 11]], &[&[12]]];
+        assert_eq!(walk(two, &[13, 10, 11, 12]), (vec![0, 1, 2, 3], true));
+        // A phrase that is broken off begins anew.
+        assert_eq!(walk(two, &[10, 12, 11, 10, 11]), (vec![1, 1, 1, 2, 3], true));
+        // A wrong beginning may hold the right one.
+        assert_eq!(walk(&[&[&[10, 10, 11]]], &[10, 10, 10, 11]), (vec![1, 2, 2, 3], true));
+        // Phrases may overlap, or hold others.
+        assert_eq!(walk(&[&[&[10, 11]], &[&[11, 12]]], &[10, 11, 12]), (vec![1, 3, 4], true));
+        assert_eq!(walk(&[&[&[10, 11, 12]], &[&[11]]], &[10, 11, 12]), (vec![1, 3, 4], true));
+        // What is asked for twice must be there twice.
+        assert_eq!(walk(&[&[&[10]], &[&[10]]], &[10, 11, 10, 10]), (vec![1, 1, 2, 2], true));
+        assert!(!walk(&[&[&[10]], &[&[10]]], &[10]).1);
+        // Either form is enough; progress is as far as that of the longer one.
+        assert_eq!(walk(&[&[&[10, 11, 12], &[13]]], &[10, 11, 12]), (vec![1, 2, 3], true));
+        assert_eq!(walk(&[&[&[10, 11, 12], &[13, 14]]], &[13, 14]), (vec![2, 3], true));
+    }
+
+    #[test]
+    fn phrases_are_whole_words() {
+        // A word that goes on is another word, and a form inside a word does not begin there.
+        assert_eq!(walk(&[&[&[10]]], &[10, 21]), (vec![1, 0], false));
+        assert_eq!(walk(&[&[&[10]]], &[10, 21, 10, 11]), (vec![1, 0, 1, 1], true));
+        assert_eq!(walk(&[&[&[21]]], &[10, 21]), (vec![0, 0], false));
+        assert_eq!(walk(&[&[&[21]]], &[21, 10]), (vec![1, 1], true));
+        assert_eq!(walk(&[&[&[10, 21]]], &[10, 21, 11]), (vec![1, 2, 2], true));
+    }
+
+    #[test]
+    fn what_comes_next_is_known() {
+        let phrases = Phrases::new([vec![vec![10, 11]], vec![vec![12]], vec![vec![11, 13]]], &surfaces());
+        let mut progress = phrases.start();
+        let mut next = vec![phrases.next(&progress)];
+        for token in [10, 11, 13, 12] {
+            progress = phrases.after(&progress, token);
+            next.push(phrases.next(&progress));
+        }
+        assert_eq!(next, [vec![10, 11, 12], vec![10, 11, 12], vec![11, 12, 13], vec![12], vec![]]);
+        assert_eq!(phrases.tokens(), 5);
+    }
+}

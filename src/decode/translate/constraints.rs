@@ -1,0 +1,219 @@
+//! What is demanded of the translation of a line, from text to tokens.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{TranslateOptions, Translator};
+use crate::decode::avoid::contains;
+use crate::decode::source::Source;
+use crate::decode::surfaces::begins_in_word;
+use crate::decode::{Avoid, Avoided, Demands, Phrases, Strategy};
+use crate::error::Result;
+
+/// What is demanded of the translation of one line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Constraints {
+    /// What it begins with; its last word may go on.
+    pub prefix: String,
+    /// What it contains, as whole words.
+    pub must: Vec<String>,
+    /// What it does not contain, as whole words.
+    pub avoid: Vec<String>,
+}
+
+/// Why a demand cannot be met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// What is wrong.
+    pub what: String,
+    /// What can be done.
+    pub help: &'static str,
+}
+
+impl Fault {
+    fn new(what: impl Into<String>, help: &'static str) -> Self {
+        Self { what: what.into(), help }
+    }
+}
+
+impl Translator {
+    /// Why the translation of a line cannot be as it is demanded to be, if it cannot.
+    pub fn fault(&self, line: &str, constraints: &Constraints, options: &TranslateOptions) -> Option<Fault> {
+        /// For what the vocabulary lacks.
+        const UNKNOWN: &str = "`mt tokenize --target` shows what it does not know";
+        let Constraints { prefix, must, avoid } = constraints;
+        if line.trim().is_empty() && !must.is_empty() {
+            return Some(Fault::new("a blank line has a blank translation, without any phrase", "leave `must` out"));
+        }
+        if !must.is_empty() && !matches!(options.strategy, Strategy::Beam { .. }) {
+            let what = "only beam search can see to it that a translation contains a phrase";
+            return Some(Fault::new(what, "leave `must` out, or --sample and --beam-groups"));
+        }
+        let prefix_tokens = self.prefix_tokens(prefix);
+        if prefix_tokens.contains(&self.target.unk_id()) {
+            let what = format!("the target vocabulary cannot write all of the prefix {prefix:?}");
+            return Some(Fault::new(what, UNKNOWN));
+        }
+        let is_blank = |phrase: &&String| self.written(phrase).is_empty();
+        if let Some(blank) = must.iter().chain(avoid).find(is_blank) {
+            return Some(Fault::new(format!("the phrase {blank:?} is blank"), "leave it out"));
+        }
+        if let Some(phrase) = must.iter().find(|phrase| self.forms(phrase).is_empty()) {
+            return Some(Fault::new(format!("the target vocabulary cannot write all of {phrase:?}"), UNKNOWN));
+        }
+        for phrase in avoid {
+            let written = self.written(phrase);
+            let has = |text: &&String| contains(&self.written(text), &written);
+            if let Some(text) = must.iter().chain([prefix]).find(has) {
+                let what = format!("{phrase:?} is to be avoided, but is part of {text:?}, which is asked for");
+                return Some(Fault::new(what, "leave one of them out"));
+            }
+        }
+        let tokens = prefix_tokens.len() + if must.is_empty() { 0 } else { self.phrases(must.iter()).tokens() };
+        let positions = self.models.max_positions() - 1;
+        let most = options.max_length.unwrap_or(positions).min(positions);
+        let what = if must.is_empty() { "the prefix has" } else { "the prefix and the phrases have up to" };
+        (tokens > most).then(|| {
+            Fault::new(
+                format!("{what} {tokens} tokens, but a translation has at most {most}"),
+                "demand less, or raise --max-length up to model.max_length",
+            )
+        })
+    }
+
+    /// What is demanded of each source, and nothing if nothing is demanded of any. Of a line in parts, each phrase goes to the part
+    /// whose translation it costs least.
+    pub(super) fn demands(
+        &self,
+        sources: &[Vec<Source>],
+        constraints: &[Constraints],
+        options: &TranslateOptions,
+    ) -> Result<Vec<Demands>> {
+        if constraints.iter().all(|of_line| *of_line == Constraints::default()) {
+            return Ok(Vec::new());
+        }
+        // The same phrases are often avoided in every line.
+        let mut avoided: HashMap<&str, Arc<Avoided>> = HashMap::new();
+        let mut demands = Vec::with_capacity(sources[0].len());
+        for source in &sources[0] {
+            let Constraints { prefix, avoid, .. } = &constraints[source.line];
+            let is_later = source.part > 0;
+            // Tags apply to the whole line.
+            let prefix = if is_later { self.target.leading(prefix) } else { prefix };
+            for phrase in avoid {
+                let new = || Arc::new(Avoided::new(&self.written(phrase), self.surfaces()));
+                avoided.entry(phrase).or_insert_with(new);
+            }
+            let phrases: Vec<Arc<Avoided>> = avoid.iter().map(|phrase| avoided[phrase.as_str()].clone()).collect();
+            let avoid = (!avoid.is_empty()).then(|| Arc::new(Avoid::new(phrases, self.surfaces(), is_later)));
+            demands.push(Demands { prefix: self.prefix_tokens(prefix), must: None, avoid });
+        }
+        let placed = self.placed(sources, constraints, &demands, options)?;
+        for (demands, phrases) in demands.iter_mut().zip(placed) {
+            demands.must = (!phrases.is_empty()).then(|| Arc::new(self.phrases(phrases.into_iter())));
+        }
+        Ok(demands)
+    }
+
+    /// For each source, the phrases that its translation must contain. The phrases of a line in parts are tried one by one with
+    /// each part; each goes to the part of which the score falls least.
+    fn placed<'c>(
+        &self,
+        sources: &[Vec<Source>],
+        constraints: &'c [Constraints],
+        demands: &[Demands],
+        options: &TranslateOptions,
+    ) -> Result<Vec<Vec<&'c String>>> {
+        let mut placed: Vec<Vec<&String>> = vec![Vec::new(); sources[0].len()];
+        // The first source of each line, and how many it has.
+        let parts: Vec<(usize, usize)> = (sources[0].chunk_by(|a, b| a.line == b.line))
+            .scan(0, |first, parts| {
+                *first += parts.len();
+                Some((*first - parts.len(), parts.len()))
+            })
+            .collect();
+        // Of each trial the source, and the phrase if it is with one.
+        let mut trials: Vec<(usize, Option<&String>)> = Vec::new();
+        for (first, count) in parts.iter().copied() {
+            let must = &constraints[sources[0][first].line].must;
+            match count {
+                1 => placed[first] = must.iter().collect(),
+                _ if must.is_empty() => {}
+                _ => (first..first + count).for_each(|source| {
+                    trials.push((source, None));
+                    trials.extend(must.iter().map(|phrase| (source, Some(phrase))));
+                }),
+            }
+        }
+        if trials.is_empty() {
+            return Ok(placed);
+        }
+        let tried: Vec<Vec<Source>> = sources
+            .iter()
+            .map(|of_model| trials.iter().map(|(source, _)| of_model[*source].clone()).collect())
+            .collect();
+        let with = |(source, phrase): &(usize, Option<&String>)| Demands {
+            must: phrase.map(|phrase| Arc::new(self.phrases([phrase].into_iter()))),
+            ..demands[*source].clone()
+        };
+        let demanded: Vec<Demands> = trials.iter().map(with).collect();
+        let found = self.models.translate(&tried, &demanded, options, |_| true)?.unwrap_or_default();
+        let scores = found.iter().map(|n_best| n_best.first().map_or(f64::NEG_INFINITY, |best| best.score));
+        let mut costs: HashMap<(usize, &String), f64> = HashMap::new();
+        let mut free = f64::NEG_INFINITY;
+        for ((source, phrase), score) in trials.iter().zip(scores) {
+            match phrase {
+                None => free = score,
+                Some(phrase) => drop(costs.insert((*source, phrase), free - score)),
+            }
+        }
+        for (first, count) in parts.into_iter().filter(|(_, count)| *count > 1) {
+            for phrase in &constraints[sources[0][first].line].must {
+                let cost = |source: &usize| costs.get(&(*source, phrase)).copied().unwrap_or(f64::INFINITY);
+                let cheapest = (first..first + count).min_by(|a, b| cost(a).total_cmp(&cost(b)));
+                placed[cheapest.unwrap_or(first)].push(phrase);
+            }
+        }
+        Ok(placed)
+    }
+
+    /// The tokens of a prefix.
+    fn prefix_tokens(&self, prefix: &str) -> Vec<u32> {
+        // White space at its end would be doubled: the next piece begins with its own.
+        self.target.encode(prefix.trim_end())
+    }
+
+    fn phrases<'p>(&self, phrases: impl Iterator<Item = &'p String>) -> Phrases {
+        Phrases::new(phrases.map(|phrase| self.forms(phrase)), self.surfaces())
+    }
+
+    /// A phrase as translations write it, blank if nothing is left of it.
+    fn written(&self, phrase: &str) -> String {
+        let tokens = self.target.encode(phrase.trim());
+        if tokens.contains(&self.target.unk_id()) {
+            return self.target.plain(phrase.trim()).into_owned();
+        }
+        String::from_utf8_lossy(&self.surfaces().texts(&tokens)).trim().to_owned()
+    }
+
+    /// The tokens of a phrase: as at the beginning of a text, as after a space and, of a phrase that may follow other text without
+    /// a space, as after other text. None if the vocabulary cannot write it.
+    fn forms(&self, phrase: &str) -> Vec<Vec<u32>> {
+        let (phrase, written) = (phrase.trim(), self.written(phrase));
+        let after = |before: &str| -> Option<Vec<u32>> {
+            let whole = self.target.encode(&format!("{before}{phrase}"));
+            whole.strip_prefix(&self.target.encode(before.trim_end())[..]).map(<[u32]>::to_vec)
+        };
+        let joined: &[&str] = if begins_in_word(written.as_bytes()) { &[] } else { &["a", "1", "。"] };
+        let spaced = ["", "a ", "1 ", ". "];
+        let mut forms: Vec<Vec<u32>> = spaced.iter().chain(joined).filter_map(|before| after(before)).collect();
+        let is_it = |form: &Vec<u32>| {
+            let is_known = !form.is_empty() && !form.contains(&self.target.unk_id());
+            is_known && String::from_utf8_lossy(&self.surfaces().texts(form)).trim() == written
+        };
+        forms.retain(is_it);
+        forms.sort_unstable();
+        forms.dedup();
+        forms
+    }
+}
