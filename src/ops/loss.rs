@@ -453,7 +453,7 @@ mod tests {
         let labels = [(vec![3, 0, 5, 1, 0, 10, 0], 0), (vec![1, 2, 3, 4, 5, 6, 7], 0), (vec![0; 7], 0)];
         // Padding may be the last token, or one between others.
         let labels = labels.into_iter().chain([(vec![3, 10, 5, 1, 10, 9, 0], 10), (vec![3, 4, 5, 1, 4, 10, 0], 4)]);
-        let weights = [vec![], vec![0.5, 7.0, 0.0, 2.0, 1.0, 3.0, 9.0]];
+        let weights = [vec![], vec![0.5, 0.7, 0.0, 1.0, 0.1, 0.3, 0.9]];
         let cases = labels.flat_map(|(labels, padding)| {
             let with = |weights: &Vec<f32>| Targets {
                 labels: labels.clone(),
