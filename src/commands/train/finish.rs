@@ -59,15 +59,12 @@ impl Candidate {
         Some(self.validation.as_ref().map_or_else(|| format!("loss {loss:.3}{score}"), Validation::to_string))
     }
 
-    /// What it had, for the log and `--json`.
+    /// What it is judged by, for the log and `--json`: the same whether or not the run was interrupted since its validation.
     fn json(&self, judge: &Judge, is_chosen: bool) -> Value {
-        let mut json = json!({ "model": self.name, "loss": null, "perplexity": null, "bleu": null, "chrf": null });
+        let mut json = json!({ "model": self.name, "loss": null, "bleu": null, "chrf": null });
         if let Some(Judged { value, loss, .. }) = &self.judged {
             json["loss"] = (*loss).into();
             json[judge.metric.name()] = (*value).into();
-        }
-        for (key, value) in self.validation.iter().flat_map(Validation::numbers) {
-            json[key] = value;
         }
         json["chosen"] = is_chosen.into();
         json
