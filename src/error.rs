@@ -164,6 +164,11 @@ impl Error {
         self
     }
 
+    /// Sets the help if there is none, which would say more of the cause.
+    pub fn or_help(self, help: impl Into<String>) -> Self {
+        if self.helps().is_some() { self } else { self.help(help) }
+    }
+
     /// Appends to the help, or sets it if there is none.
     pub fn more_help(mut self, more: &str) -> Self {
         let help = self.inner.help.take().map_or_else(|| more.to_owned(), |help| format!("{help}; {more}"));

@@ -282,7 +282,7 @@ fn codes_split_raw_text_and_translations_are_joined() {
     let eval = project.mt(&[&["eval", "--chrf", "--json"], &model[..]].concat());
     let scores: Value = serde_json::from_str(&stdout(&eval)).unwrap();
     assert!(scores["chrf"]["score"].as_f64().unwrap() > 90.0, "{scores}");
-    succeeds(&project.train(&["--resume", "--set", "train.max_updates=152"]));
+    succeeds(&project.train(&[&BY_HEART[..], &["--resume", "--set", "train.max_updates=152"]].concat()));
     // Other programs' tokenizers take what the codes have split.
     succeeds(&project.mt(&["export", "runs/small", "--format", "hf-marian", "--out", "exported", "-q"]));
     let exported: Value = serde_json::from_slice(&file(&project, "exported", "tokenizer.json")).unwrap();

@@ -294,11 +294,11 @@ fn any(dir: &Path) -> Result<Located> {
                     place.path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("tokenizer"))
                 };
                 if error.all().any(|one| one.place().is_some_and(is_tokenizer)) {
-                    return Err(error.help("restore the file as training wrote it, from a copy"));
+                    return Err(error.or_help("restore the file as training wrote it, from a copy"));
                 }
                 let restore =
                     "restore the file as training wrote it (to translate differently, use flags such as --beam)";
-                return Err(error.help(format!("{restore}{}", other_checkpoint(dir, None))));
+                return Err(error.or_help(format!("{restore}{}", other_checkpoint(dir, None))));
             }
         }
     }

@@ -47,7 +47,7 @@ pub fn config_of(directory: &Path) -> Result<Config> {
             if !damage.is_of_access()
                 && damage.all().any(|one| one.place().is_some_and(|place| place.path == file)) =>
         {
-            damage.help("restore the file as training wrote it, from a copy")
+            damage.or_help("restore the file as training wrote it, from a copy")
         }
         _ => error,
     })
