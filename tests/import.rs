@@ -182,6 +182,22 @@ beam = 1
 max_length_extra = 8
 "#;
 
+/// As some editors leave files.
+#[test]
+fn a_byte_order_mark_before_json_is_passed_over() {
+    let project = imported();
+    for (name, contents) in files(&project.path("opus")) {
+        let mark: &[u8] = if name.ends_with(".json") { b"\xEF\xBB\xBF" } else { b"" };
+        std::fs::write(project.path("opus").join(name), [mark, &contents].concat()).unwrap();
+    }
+    succeeds(&project.mt(&["import", "opus", "--out", "again"]));
+    let config = |model: &str| String::from_utf8(file(&project, model, "config.toml")).unwrap();
+    assert_eq!(config("again"), config("model"));
+    for name in ["model.safetensors", "tokenizer.src.json"] {
+        assert_eq!(file(&project, "again", name), file(&project, "model", name), "{name}");
+    }
+}
+
 #[test]
 fn fine_tuning_begins_with_the_weights() {
     let project = imported();

@@ -43,9 +43,10 @@ pub fn import(source: &Path) -> Result<Imported> {
     if marian::is_model(source) { marian::import(source) } else { hf_marian::import(source) }
 }
 
-/// Reads one of the small files.
+/// Reads one of the small files, without a byte order mark (a SentencePiece model never begins like one).
 fn read(file: &Path) -> Result<Vec<u8>> {
-    file::read_at_most(file, MOST_BYTES).map_err(|error| Error::io("read the model", file, error))
+    let bytes = file::read_at_most(file, MOST_BYTES).map_err(|error| Error::io("read the model", file, error))?;
+    Ok(file::without_mark(bytes))
 }
 
 /// The parameters of a model whose weights are in `weights`. Fails if that file is too small to hold them, so that sizes
