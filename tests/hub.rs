@@ -38,6 +38,9 @@ fn every_form_trains_as_local_files_do_and_nothing_else_is_fetched() {
     );
     bench.hub.dataset("o/flat", &[("data/train-00000-of-00001.parquet", &flat(&all)), ("data/test.parquet", other)]);
     bench.hub.dataset("o/json", &[("train.jsonl", &rows), ("val.jsonl", other), ("test.jsonl", other)]);
+    let list = String::from_utf8(rows.clone()).unwrap();
+    let list = format!("[{}]", list.trim_end().replace('\n', ", "));
+    bench.hub.dataset("o/json-list", &[("train.json", list.as_bytes())]);
     bench.hub.dataset("o/json-nested", &[("de-en/train.json", &json_lines(&all, true)), ("fr-en/train.json", other)]);
     bench
         .hub
@@ -60,6 +63,7 @@ fn every_form_trains_as_local_files_do_and_nothing_else_is_fetched() {
         (wmt, &["README.md", "de-en/train-00000-of-00002.parquet", "de-en/train-00001-of-00002.parquet"][..]),
         ("hub = \"o/flat\"", &["data/train-00000-of-00001.parquet"]),
         ("hub = \"o/json\"", &["train.jsonl"]),
+        ("hub = \"o/json-list\"", &["train.json"]),
         ("hub = \"o/json-nested\", config = \"de-en\"", &["de-en/train.json"]),
         ("hub = \"o/text\"", &["train.de", "train.en.gz"]),
         ("hub = \"o/tsv\"", &["train.tsv"]),
@@ -86,6 +90,39 @@ fn every_form_trains_as_local_files_do_and_nothing_else_is_fetched() {
     // With the same text from files, the run can be resumed.
     let resumed = bench.mt(&["train", "--config", "small.toml", "--resume", "--set", "train.max_updates=3", "-q"]);
     succeeds(&resumed);
+}
+
+#[test]
+fn tables_are_read_however_they_are_written() {
+    let bench = Bench::new();
+    succeeds(&bench.train("source = \"train.en\", target = \"train.de\"", &[]));
+    let expected = bench.checksum();
+    let all = text(&pairs(), "\t");
+    let quoted = String::from_utf8(all.clone()).unwrap().replace('\t', "\"\t\"").replace('\n', "\"\n\"");
+    let quoted = format!("en\tde\n\"{}", quoted.strip_suffix('"').unwrap());
+    let semicolons =
+        [b"de;en\n".as_slice(), &text(&pairs().into_iter().map(|(en, de)| (de, en)).collect::<Vec<_>>(), ";")].concat();
+    let numbers = "source = 1, target = 2";
+    for (name, file, contents, columns) in [
+        ("o/bare", "train.tsv", all.as_slice(), numbers),
+        ("o/bare-csv", "train.csv", &text(&pairs(), ","), numbers),
+        ("o/quoted", "train.tsv", quoted.as_bytes(), EN_DE),
+        ("o/semicolons", "train.csv", &semicolons, EN_DE),
+    ] {
+        bench.hub.dataset(name, &[(file, contents)]);
+        let output = bench.train(&format!("hub = \"{name}\", split = \"train\", {columns}"), &[]);
+        succeeds(&output);
+        assert_eq!(bench.checksum(), expected, "{name}");
+    }
+    let output = bench.train(&format!("hub = \"o/bare\", {TRAIN}"), &[]);
+    fails(
+        &output,
+        1,
+        &["there are no columns `en` and `de`", "count its columns, source = 1, target = 2", "train.tsv"],
+    );
+    bench.hub.dataset("o/parquet", &[("train.parquet", &flat(&pairs()))]);
+    let output = bench.train(&format!("hub = \"o/parquet\", split = \"train\", {numbers}"), &[]);
+    fails(&output, 1, &["columns have names here, and no numbers such as 1 and 2", "hub:o/parquet train.parquet"]);
 }
 
 #[test]
@@ -623,7 +660,7 @@ fn what_is_not_there_is_named_with_what_is() {
     fails(
         &train(&format!("hub = \"o/list\", {TRAIN}")),
         1,
-        &["the line is not JSON", "hub:o/list train.json:1", "one list"],
+        &["there are no columns `en` and `de`", "hub:o/list train.json:2", "name two of en"],
     );
     bench.hub.dataset("o/uneven", &[("train.en", b"a\nb\nc\n"), ("train.de", b"a\nb\n")]);
     fails(
@@ -655,7 +692,7 @@ fn what_is_not_there_is_named_with_what_is() {
         1,
         &[
             "`data.train[0]`: there is no data set",
-            "`data.train[1]`: the line is not JSON",
+            "`data.train[1]`: there are no columns `en` and `de`",
             "`data.test`: o/row has no split `test`",
             "its splits: train",
         ],

@@ -15,6 +15,7 @@ mod cache;
 mod conversion;
 mod download;
 mod listing;
+mod name;
 mod place;
 mod problem;
 

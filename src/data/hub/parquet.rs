@@ -43,8 +43,8 @@ impl ParquetRows {
     pub fn open(shard: &Shard, columns: &Columns) -> Result<Self> {
         let builder = open(shard)?;
         let schema = builder.parquet_schema();
-        let wanted = [columns.source.as_str(), columns.target.as_str()];
-        let leaves = leaves_of(schema, wanted).ok_or_else(|| columns.missing(shard, &names(schema)))?;
+        let wanted = columns.names(shard)?;
+        let leaves = leaves_of(schema, wanted.each_ref().map(String::as_str)).ok_or_else(|| columns.missing(shard, &names(schema)))?;
         for leaf in leaves {
             let column = schema.column(leaf);
             if column.physical_type() != Type::BYTE_ARRAY || column.max_rep_level() > 0 {
