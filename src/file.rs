@@ -220,6 +220,14 @@ pub(crate) fn read_at_most(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     fetched(bytes)
 }
 
+/// Text of others without the byte order mark that some editors put first, and that readers of JSON and YAML take for a mistake.
+pub(crate) fn without_mark(mut text: Vec<u8>) -> Vec<u8> {
+    if text.starts_with(b"\xEF\xBB\xBF") {
+        text.drain(..3);
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,14 +2,14 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Int64Array, StringArray};
 use common::datasets::{Bench, EN_DE, Pairs, TRAIN, flat, gzip, json_lines, lines, nested, pairs, parquet, text};
-use common::hub::{Fault, Request};
+use common::hub::{Fault, HubServer, Request};
 use common::project::{SOURCE, TARGET, fails, stderr, stdout, succeeds};
 use sha2::{Digest, Sha256};
 
@@ -38,6 +38,9 @@ fn every_form_trains_as_local_files_do_and_nothing_else_is_fetched() {
     );
     bench.hub.dataset("o/flat", &[("data/train-00000-of-00001.parquet", &flat(&all)), ("data/test.parquet", other)]);
     bench.hub.dataset("o/json", &[("train.jsonl", &rows), ("val.jsonl", other), ("test.jsonl", other)]);
+    let list = String::from_utf8(rows.clone()).unwrap();
+    let list = format!("[{}]", list.trim_end().replace('\n', ", "));
+    bench.hub.dataset("o/json-list", &[("train.json", list.as_bytes())]);
     bench.hub.dataset("o/json-nested", &[("de-en/train.json", &json_lines(&all, true)), ("fr-en/train.json", other)]);
     bench
         .hub
@@ -60,6 +63,7 @@ fn every_form_trains_as_local_files_do_and_nothing_else_is_fetched() {
         (wmt, &["README.md", "de-en/train-00000-of-00002.parquet", "de-en/train-00001-of-00002.parquet"][..]),
         ("hub = \"o/flat\"", &["data/train-00000-of-00001.parquet"]),
         ("hub = \"o/json\"", &["train.jsonl"]),
+        ("hub = \"o/json-list\"", &["train.json"]),
         ("hub = \"o/json-nested\", config = \"de-en\"", &["de-en/train.json"]),
         ("hub = \"o/text\"", &["train.de", "train.en.gz"]),
         ("hub = \"o/tsv\"", &["train.tsv"]),
@@ -86,6 +90,39 @@ fn every_form_trains_as_local_files_do_and_nothing_else_is_fetched() {
     // With the same text from files, the run can be resumed.
     let resumed = bench.mt(&["train", "--config", "small.toml", "--resume", "--set", "train.max_updates=3", "-q"]);
     succeeds(&resumed);
+}
+
+#[test]
+fn tables_are_read_however_they_are_written() {
+    let bench = Bench::new();
+    succeeds(&bench.train("source = \"train.en\", target = \"train.de\"", &[]));
+    let expected = bench.checksum();
+    let all = text(&pairs(), "\t");
+    let quoted = String::from_utf8(all.clone()).unwrap().replace('\t', "\"\t\"").replace('\n', "\"\n\"");
+    let quoted = format!("en\tde\n\"{}", quoted.strip_suffix('"').unwrap());
+    let semicolons =
+        [b"de;en\n".as_slice(), &text(&pairs().into_iter().map(|(en, de)| (de, en)).collect::<Vec<_>>(), ";")].concat();
+    let numbers = "source = 1, target = 2";
+    for (name, file, contents, columns) in [
+        ("o/bare", "train.tsv", all.as_slice(), numbers),
+        ("o/bare-csv", "train.csv", &text(&pairs(), ","), numbers),
+        ("o/quoted", "train.tsv", quoted.as_bytes(), EN_DE),
+        ("o/semicolons", "train.csv", &semicolons, EN_DE),
+    ] {
+        bench.hub.dataset(name, &[(file, contents)]);
+        let output = bench.train(&format!("hub = \"{name}\", split = \"train\", {columns}"), &[]);
+        succeeds(&output);
+        assert_eq!(bench.checksum(), expected, "{name}");
+    }
+    let output = bench.train(&format!("hub = \"o/bare\", {TRAIN}"), &[]);
+    fails(
+        &output,
+        1,
+        &["there are no columns `en` and `de`", "count its columns, source = 1, target = 2", "train.tsv"],
+    );
+    bench.hub.dataset("o/parquet", &[("train.parquet", &flat(&pairs()))]);
+    let output = bench.train(&format!("hub = \"o/parquet\", split = \"train\", {numbers}"), &[]);
+    fails(&output, 1, &["columns have names here, and no numbers such as 1 and 2", "hub:o/parquet train.parquet"]);
 }
 
 #[test]
@@ -285,11 +322,95 @@ fn a_renamed_data_set_is_found_where_it_is_now() {
     let bench = Bench::new();
     sharded(&bench);
     bench.hub.gate("o/set", "hf_secret");
-    bench.hub.rename("o/old", "o/set");
-    let args = bench.training(&SET.replace("o/set", "o/old"), &[]);
+    let host = bench.hub.address.strip_prefix("http:").unwrap();
+    let forms =
+        [(307, String::new()), (308, format!("http:{host}")), (301, host.to_owned()), (302, format!("HTTP:{host}"))];
+    for (index, (status, host)) in forms.into_iter().enumerate() {
+        let old = format!("o/old-{index}");
+        bench.hub.rename(&old, status, &host, "o/set");
+        bench.hub.log();
+        let args = bench.training(&SET.replace("o/set", &old), &[]);
+        let mut command = bench.command(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        succeeds(&command.env("HF_TOKEN", "hf_secret").output().unwrap());
+        assert_eq!(bench.names(&old, "blobs").len(), 2);
+        // The token goes along within the host.
+        let log = bench.hub.log();
+        assert!(
+            log.iter().filter(|request| !request.storage).all(|request| request.headers.contains_key("authorization"))
+        );
+    }
+}
+
+/// Answers requests to a proxy with an error, and tells what they ask for.
+fn refusing_proxy() -> (String, std::sync::mpsc::Receiver<String>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let (sender, asked) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let line = BufReader::new(&stream).lines().next();
+            let _ = stream.write_all(b"HTTP/1.1 502 -\r\nContent-Length: 0\r\n\r\n");
+            let _ = line.map(|line| sender.send(line.unwrap_or_default()));
+        }
+    });
+    (address, asked)
+}
+
+#[test]
+fn a_mirror_may_send_a_request_on_to_the_hub_but_to_nobody_else() {
+    let (proxy, asked) = refusing_proxy();
+    let mut away = Vec::new();
+    for (location, host, is_followed) in [
+        (&[("Location", "https://huggingface.co/datasets/o/set/resolve/main/x")], "https://huggingface.co", true),
+        (&[("Location", "https://hf.co/datasets/o/set/resolve/main/x")], "https://hf.co", true),
+        (&[("Location", "https://huggingface.co.example/x")], "https://huggingface.co.example", false),
+        (&[("Location", "http://huggingface.co/x")], "http://huggingface.co", false),
+    ] {
+        let bench = Bench::new();
+        let [first, _] = sharded(&bench);
+        bench.hub.fault(&first, Fault::Status(308, location), usize::MAX);
+        let args = bench.training(SET, &[]);
+        let mut command = bench.command(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        command.envs([
+            ("HTTPS_PROXY", &proxy),
+            ("https_proxy", &proxy),
+            ("HTTP_PROXY", &proxy),
+            ("http_proxy", &proxy),
+        ]);
+        let output = command.env("NO_PROXY", "127.0.0.1").env("HF_TOKEN", "hf_secret").output().unwrap();
+        let says = if is_followed {
+            [format!("the hub cannot be reached at {host}:"), "check the network".to_owned()]
+        } else {
+            [format!("on to {host}, and gives no checksum"), "set HF_ENDPOINT to it".to_owned()]
+        };
+        fails(&output, 1, &says.each_ref().map(String::as_str));
+        let connects: Vec<String> = asked.try_iter().collect();
+        let to = format!("CONNECT {}:443 HTTP/1.1", host.trim_start_matches("https://"));
+        assert_eq!(connects.contains(&to), is_followed, "{connects:?}");
+        away.extend(connects.into_iter().filter(|_| !is_followed));
+    }
+    assert!(away.is_empty(), "{away:?}");
+    // Another host is asked for the list, as for any address, but for no file, and never gets the token.
+    let (bench, other) = (Bench::new(), HubServer::start());
+    other.dataset("o/set", &[("train.jsonl", &json_lines(&pairs(), false))]);
+    bench.hub.rename("o/set", 308, &other.address, "o/set");
+    let args = bench.training(SET, &[]);
     let mut command = bench.command(&args.iter().map(String::as_str).collect::<Vec<_>>());
-    succeeds(&command.env("HF_TOKEN", "hf_secret").output().unwrap());
-    assert_eq!(bench.names("o/old", "blobs").len(), 2);
+    let output = command.env("HF_TOKEN", "hf_secret").output().unwrap();
+    fails(&output, 1, &["sends the request for train.jsonl of o/set on to", &other.address]);
+    let log = other.log();
+    assert!(!log.is_empty() && log.iter().all(|request| request.path.starts_with("/api/")), "{log:?}");
+    assert!(log.iter().all(|request| !request.headers.contains_key("authorization")), "{log:?}");
+    // Nor does it go round for ever.
+    let bench = Bench::new();
+    let [first, _] = sharded(&bench);
+    bench.hub.fault(&first, Fault::Status(307, &[("Location", "?again")]), usize::MAX);
+    bench.hub.fault("?again", Fault::Status(307, &[("Location", "?again")]), usize::MAX);
+    fails(
+        &bench.train(SET, &[]),
+        1,
+        &["redirects the request for train-00000-of-00002.jsonl of o/set again and again"],
+    );
 }
 
 #[test]
@@ -420,16 +541,31 @@ fn a_gated_data_set_needs_a_token_which_only_the_hub_gets() {
     bench.project.write("hf/token", "hf_secret\n");
     succeeds(&bench.train(SET, &[]));
     bench.hub.log();
+    std::fs::create_dir(bench.project.path("home")).unwrap();
+    bench.project.write("home/logged-in", "hf_secret\n");
     // Listing and fetching send the same: white space is no part of it, and a file that is named and missing is not
     // replaced by another.
     for (name, value, sent) in [
         ("HF_TOKEN", "hf_secret\r\n", Some("Bearer hf_secret")),
         ("HF_TOKEN", " \n", Some("Bearer hf_secret")),
         ("HF_TOKEN_PATH", "missing", None),
+        ("HF_TOKEN_PATH", "~/logged-in", Some("Bearer hf_secret")),
+        ("HF_TOKEN_PATH", "${HOME}/$NAME", Some("Bearer hf_secret")),
+        ("HUGGING_FACE_HUB_TOKEN", "hf_secret", Some("Bearer hf_secret")),
         ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1", None),
+        ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "Yes", None),
+        ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "true", None),
+        ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "on", None),
+        ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "0", Some("Bearer hf_secret")),
+        ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "False", Some("Bearer hf_secret")),
+        ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "", Some("Bearer hf_secret")),
     ] {
+        // One that is not to be sent where the variable names another.
+        let names_one = name.contains("TOKEN_PATH") || name.starts_with("HUGGING");
+        bench.project.write("hf/token", if names_one { "hf_wrong\n" } else { "hf_secret\n" });
         let mut command = with("");
-        let output = command.env_remove("HF_TOKEN").env(name, value).output().unwrap();
+        command.env_remove("HF_TOKEN").envs([("HOME", bench.project.path("home")), ("NAME", "logged-in".into())]);
+        let output = command.env(name, value).output().unwrap();
         assert_eq!(output.status.success(), sent.is_some(), "{name}={value:?} {}", stderr(&output));
         let log = bench.hub.log();
         assert!(log.iter().any(|request| request.path.starts_with("/api/")), "{name}={value:?}");
@@ -524,7 +660,7 @@ fn what_is_not_there_is_named_with_what_is() {
     fails(
         &train(&format!("hub = \"o/list\", {TRAIN}")),
         1,
-        &["the line is not JSON", "hub:o/list train.json:1", "one list"],
+        &["there are no columns `en` and `de`", "hub:o/list train.json:2", "name two of en"],
     );
     bench.hub.dataset("o/uneven", &[("train.en", b"a\nb\nc\n"), ("train.de", b"a\nb\n")]);
     fails(
@@ -556,7 +692,7 @@ fn what_is_not_there_is_named_with_what_is() {
         1,
         &[
             "`data.train[0]`: there is no data set",
-            "`data.train[1]`: the line is not JSON",
+            "`data.train[1]`: there are no columns `en` and `de`",
             "`data.test`: o/row has no split `test`",
             "its splits: train",
         ],
@@ -589,8 +725,16 @@ fn without_a_network() {
     fails(&run("HF_ENDPOINT", "no address", &[]), 2, &["HF_ENDPOINT=\"no address\"", "https://huggingface.co"]);
     fails(&run("HF_ENDPOINT", "ftp://x", &[]), 2, &["HF_ENDPOINT=\"ftp://x\"", "https://huggingface.co"]);
     bench.hub.log();
-    succeeds(&run("HF_HUB_OFFLINE", "1", &[]));
-    assert!(bench.hub.log().is_empty());
+    for (variable, value, asks) in [
+        ("HF_HUB_OFFLINE", "1", false),
+        ("HF_HUB_OFFLINE", "True", false),
+        ("HF_HUB_OFFLINE", "0", true),
+        ("HF_HUB_OFFLINE", "no", true),
+        ("TRANSFORMERS_OFFLINE", "YES", false),
+    ] {
+        succeeds(&run(variable, value, &[]));
+        assert_eq!(!bench.hub.log().is_empty(), asks, "{variable}={value}");
+    }
     bench.hub.fault("/revision/main", Fault::Page, 1);
     fails(&bench.train(SET, &[]), 1, &["does not answer like the Hugging Face hub", "check HF_ENDPOINT"]);
 }
@@ -609,6 +753,19 @@ fn without_a_home_the_cache_is_in_no_folder_that_others_may_write() {
     // A relative one is ignored.
     fails(&run(&[("HOME", home), ("XDG_CACHE_HOME", "cache")]), 1, &["a/b is not in the cache", &cached]);
     fails(&run(&[("XDG_CACHE_HOME", home)]), 1, &[&format!("{home}/huggingface/hub/models--a--b")]);
+    // What a shell has not expanded, because of quotes or because there was none, is expanded here.
+    for (variable, value, folder) in [
+        ("HF_HOME", "~/x", "x/hub"),
+        ("HF_HOME", "$HOME/x", "x/hub"),
+        ("HF_HUB_CACHE", "~/x", "x"),
+        ("HF_HUB_CACHE", "${HOME}/x", "x"),
+        ("HUGGINGFACE_HUB_CACHE", "~/x", "x"),
+        ("XDG_CACHE_HOME", "~/x", "x/huggingface/hub"),
+        ("XDG_CACHE_HOME", "$HOME/x", "x/huggingface/hub"),
+    ] {
+        let output = run(&[("HOME", home), (variable, value)]);
+        fails(&output, 1, &["a/b is not in the cache", &format!("--> {home}/{folder}/models--a--b")]);
+    }
     fails(&run(&[("HOME", "home")]), 1, &["no home directory", "set HOME", "HF_HOME"]);
     // The password database has one, or else it is said that there is none.
     for unset in [&[][..], &[("HOME", "")]] {

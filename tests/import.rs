@@ -368,6 +368,44 @@ beam = 1
 max_length_extra = 8
 "#;
 
+/// As some editors leave files.
+#[test]
+fn a_byte_order_mark_before_json_is_passed_over() {
+    let project = imported();
+    for (name, contents) in files(&project.path("opus")) {
+        let mark: &[u8] = if name.ends_with(".json") { b"\xEF\xBB\xBF" } else { b"" };
+        std::fs::write(project.path("opus").join(name), [mark, &contents].concat()).unwrap();
+    }
+    succeeds(&project.mt(&["import", "opus", "--out", "again"]));
+    let config = |model: &str| String::from_utf8(file(&project, model, "config.toml")).unwrap();
+    assert_eq!(config("again"), config("model"));
+    for name in ["model.safetensors", "tokenizer.src.json"] {
+        assert_eq!(file(&project, "again", name), file(&project, "model", name), "{name}");
+    }
+}
+
+#[test]
+fn weights_in_a_form_that_is_not_read_are_named() {
+    let project = Project::new();
+    for (name, says) in [
+        (
+            "model.safetensors.index.json",
+            &["model.safetensors.index.json: the weights are in several files", "max_shard_size"][..],
+        ),
+        ("pytorch_model.bin.index.json", &["the weights are in several pickles", "never read here", "max_shard_size"]),
+        ("tf_model.h5", &["the weights are TensorFlow's", "from_tf=True"]),
+        ("flax_model.msgpack", &["the weights are Flax's", "from_flax=True"]),
+        ("pytorch_model.bin", &["the weights are a pickle (pytorch_model.bin)", "save_pretrained"]),
+    ] {
+        let folder = project.path(&format!("opus-{name}"));
+        marian::write(&folder, |_, _| ());
+        std::fs::rename(folder.join("model.safetensors"), folder.join("model-00001-of-00002.safetensors")).unwrap();
+        std::fs::write(folder.join(name), "{}").unwrap();
+        let output = project.mt(&["import", folder.to_str().unwrap(), "--out", "model"]);
+        fails(&output, 1, &[says, &[folder.to_str().unwrap()]].concat());
+    }
+}
+
 #[test]
 fn fine_tuning_begins_with_the_weights() {
     let project = imported();
@@ -550,6 +588,15 @@ fn models_of_the_hub_are_fetched_and_imported_once() {
     fails(&translate("hf:o/en-xx", &[]), 1, &["o/en-xx has its weights only as a pickle"]);
     fails(&translate("hf:o/other", &[]), 1, &["o/other"]);
     fails(&translate("hf:../x", &[]), 2, &["cannot be the name of a model"]);
+    // As other programs would name it, it may be a folder: nothing is fetched.
+    fails(&translate("o/en-xx", &[]), 1, &["does not exist", "for a model of the hub, write hf:o/en-xx"]);
+    fails(&mt(&["import", "o/en-xx", "--out", "x"]), 1, &["no such directory", "write hf:o/en-xx"]);
+    fails(&mt(&["info", "o/en-xx"]), 1, &["write hf:o/en-xx"]);
+    fails(&translate("hf://datasets/o/set", &[]), 2, &["o/set is a data set of the hub", "hub = \"o/set\""]);
+    let shards = borrowed(&files, &|name| (name == "model.safetensors").then_some("model-00001-of-00001.safetensors"));
+    add("sharded", &[&shards[..], &[("model.safetensors.index.json".to_owned(), b"{}".to_vec())]].concat());
+    let says = ["o/en-xx at sharded: model.safetensors.index.json: the weights are in several files", "max_shard_size"];
+    fails(&translate("hf:o/en-xx@sharded", &[]), 1, &says);
     fails(&translate("hf:o/en-xx@refs/pr/3", &["--offline"]), 1, &["--offline"]);
 
     bench.hub.log();
@@ -564,6 +611,10 @@ fn models_of_the_hub_are_fetched_and_imported_once() {
     let second = translate("hf:o/en-xx@refs/pr/3", &[]);
     assert_eq!(stdout(&second), stdout(&first));
     assert!(!stderr(&second).contains("imported into ") && bench.hub.fetched().is_empty());
+    for address in ["hf://o/en-xx@refs/pr/3", "https://huggingface.co/o/en-xx/tree/refs%2Fpr%2F3"] {
+        assert_eq!(stdout(&translate(address, &[])), stdout(&first), "{address}");
+    }
+    bench.hub.log();
     let offline = translate("hf:o/en-xx@refs/pr/3", &["--offline"]);
     assert_eq!(stdout(&offline), stdout(&first));
     assert!(bench.hub.log().is_empty());

@@ -45,6 +45,16 @@ fn a_release_of_opus_mt() {
     let mut from_its_folder = project.command(&["import", "model.npz", "--out", "../model4"]);
     succeeds(&from_its_folder.current_dir(project.path("opus")).output().unwrap());
     assert_eq!(bytes("model4"), bytes("model"));
+    // Nor does a byte order mark before its YAML change anything.
+    npz::write(&project.path("marked"), |_, _| ());
+    let mark = |name: &str| {
+        let path = project.path("marked").join(name);
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(path, format!("\u{feff}{text}")).unwrap();
+    };
+    mark("decoder.yml");
+    succeeds(&project.mt(&["import", "marked", "--out", "model5"]));
+    assert_eq!(bytes("model5"), bytes("model"));
     // It can be used like any other model.
     succeeds(&project.mt(&["quantize", "model", "--out", "int8"]));
     succeeds(&project.mt(&["export", "model", "--format", "ct2", "--out", "ct2"]));

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use candle_core::{Device, Tensor};
+use candle_datasets::Batcher;
 use indicatif::ProgressBar;
 use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, TensorView};
@@ -44,8 +46,8 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
         true => Written::default(),
         false => Written::watch(args.output.as_deref(), ProgressBar::hidden())?,
     };
-    // Floats as a tensor's file has them.
-    let mut all: Vec<u8> = Vec::new();
+    // The vectors of each window of lines, [lines, D].
+    let mut all: Vec<Tensor> = Vec::new();
     let (mut count, mut cut, mut tags) = (0, Vec::new(), Tags::new(&loaded.tokenizers.source, args.tag.as_deref()));
     let mut refused = None;
     while !window.is_empty() && !output.as_ref().is_some_and(Output::is_closed) {
@@ -54,7 +56,7 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
         count += vectors.len();
         window.iter().for_each(|line| tags.count(line));
         match &mut output {
-            None => all.extend(vectors.into_iter().flatten().flat_map(f32::to_le_bytes)),
+            None => all.extend(stacked(vectors)?),
             Some(output) => {
                 let result = written.write(vectors.len(), || {
                     vectors.iter().try_for_each(|vector| output.line(&serde_json::json!(vector).to_string()))?;
@@ -72,7 +74,7 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
     }
     if let Some(path) = tensor_file {
         let mut file = Replacement::open(path)?;
-        file.output().bytes(&tensor(&all, loaded.config.model.d_model)?)?;
+        file.output().bytes(&file_of(all, loaded.config.model.d_model)?)?;
         file.finish()?;
     }
     lines.warnings().into_iter().for_each(warning);
@@ -118,9 +120,22 @@ fn embed(
     Ok((vectors, cut))
 }
 
-/// The tensor `embeddings` [lines, D] as a safetensors file.
-fn tensor(floats: &[u8], d: usize) -> Result<Vec<u8>> {
+/// Vectors of D numbers as one tensor [vectors, D]; nothing if there are none.
+fn stacked(vectors: Vec<Vec<f32>>) -> Result<Option<Tensor>> {
+    let count = vectors.len();
+    let rows = vectors.into_iter().map(|vector| Tensor::new(vector, &Device::Cpu));
+    Ok(Batcher::new_r1(rows).batch_size(count.max(1)).next().transpose()?)
+}
+
+/// The tensor `embeddings` [lines, D], made of batches [n, D], as a safetensors file.
+fn file_of(batches: Vec<Tensor>, d: usize) -> Result<Vec<u8>> {
     let failed = |error: SafeTensorError| Error::failure("the vectors cannot be written as a tensor").caused_by(error);
-    let whole = TensorView::new(Dtype::F32, vec![floats.len() / (size_of::<f32>() * d), d], floats).map_err(failed)?;
+    let lines: usize = batches.iter().map(|batch| batch.dim(0)).sum::<candle_core::Result<_>>()?;
+    let mut floats: Vec<u8> = Vec::with_capacity(lines * d * size_of::<f32>());
+    // One batch after the other is dropped: all vectors are in memory twice at most.
+    for batch in batches {
+        floats.extend(batch.flatten_all()?.to_vec1::<f32>()?.into_iter().flat_map(f32::to_le_bytes));
+    }
+    let whole = TensorView::new(Dtype::F32, vec![lines, d], &floats).map_err(failed)?;
     safetensors::serialize([("embeddings", whole)], None).map_err(failed)
 }

@@ -19,7 +19,8 @@ pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
         Some(repo) => hub_model::fetch(&repo, common)?.folder,
         None => args.source.clone(),
     };
-    let imported = import::import(&folder)?;
+    let imported = import::import(&folder)
+        .map_err(|error| if folder.exists() { error } else { hub_model::advised(error, &args.source) })?;
     write(&imported, &args.out, &args.source)?;
     let parameters = imported.layout.total();
     if common.json {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::aliases::{self, Alias};
+use super::corpus;
 use super::document::{Entry, Item, Origin, Table, Value, stated_kind};
 use super::schema::{self, find, join};
 use crate::device::DeviceName;
@@ -109,7 +110,10 @@ impl Report {
                         }
                         other => {
                             let what = format!("`{path}` must be a table, found {}", other.describe());
-                            self.add(&inner.origin, Error::usage(what).help(keys_help(keys)));
+                            self.add(
+                                &inner.origin,
+                                corpus::of_hub(Error::usage(what).help(keys_help(keys)), keys, other),
+                            );
                             false
                         }
                     };
@@ -130,6 +134,10 @@ impl Report {
             (kind, value) => match check_value(path, value, kind) {
                 Ok(()) => true,
                 Err(error) => {
+                    let error = match kind {
+                        Kind::Table(keys) | Kind::List(keys) => corpus::of_hub(error, keys, value),
+                        _ => error,
+                    };
                     self.add(&item.origin, error);
                     false
                 }

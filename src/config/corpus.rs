@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::check::Report;
 use super::document::{Item, Origin, Table, Value, get};
-use crate::data::hub::HubSplit;
+use crate::data::hub::{Column, HubSplit};
 use crate::error::Error;
-use crate::hub;
+use crate::hub::{self, Repo};
+use crate::key::Key;
 
 /// One training corpus.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -164,7 +165,10 @@ impl From<Stated> for CorpusLocation {
             (None, None) => Self::Files { source: source.text(), target: target.text() },
             (None, Some(file)) => Self::Tsv { file, columns: [source.column(), target.column()] },
             (Some(name), _) => {
-                let [source, target] = [source, target].map(|column| column.text().to_string_lossy().into_owned());
+                let [source, target] = [source, target].map(|side| match side {
+                    StatedSide::Column(number) => Column::Number(number),
+                    StatedSide::Text(name) => Column::Name(name.to_string_lossy().into_owned()),
+                });
                 Self::Hub(HubSplit { name, config, split: split.unwrap_or_default(), revision, source, target })
             }
         }
@@ -194,7 +198,10 @@ impl From<CorpusLocation> for Stated {
                 config,
                 split: Some(split),
                 revision,
-                ..of([source, target].map(|column| StatedSide::Text(column.into())))
+                ..of([source, target].map(|column| match column {
+                    Column::Name(name) => StatedSide::Text(name.into()),
+                    Column::Number(number) => StatedSide::Column(number),
+                }))
             },
         }
     }
@@ -328,6 +335,21 @@ fn unknown_tag(report: &mut Report, path: &str, (tag, origin): (&str, &Origin), 
     }
 }
 
+/// How a corpus of the hub is stated.
+fn stated_as(repo: &Repo) -> String {
+    let columns = "split = \"train\", source = \"COLUMN\", target = \"COLUMN\"";
+    format!("a data set of the hub is {{ hub = \"{}\", {columns} }}", repo.name)
+}
+
+/// Adds to the error for a corpus that is text how it is stated, if the text is the name of a data set of the hub.
+pub(super) fn of_hub(error: Error, keys: &[Key], value: &Value) -> Error {
+    let Value::Text(text) = value else { return error };
+    match Repo::named(text).or_else(|| Repo::perhaps(text)) {
+        Some(repo) if keys.iter().any(|key| key.name == "hub") => error.more_help(&stated_as(&repo)),
+        _ => error,
+    }
+}
+
 fn check_one(report: &mut Report, path: &str, table: &Table, known: Option<&Known>, origin: &Origin) {
     let text = |key: &str| match table.get(key).map(|entry| &entry.item) {
         Some(Item { value: Value::Text(text), origin }) => Some((text.as_str(), origin)),
@@ -347,15 +369,9 @@ fn check_one(report: &mut Report, path: &str, table: &Table, known: Option<&Know
                 format!("`{path}.{side}` is the number of a column of `tsv`, and cannot be {}", found()),
                 "columns count from 1: source = 1, target = 2".to_owned(),
             ),
-            (Value::Integer(number), None) if text("hub").is_some() => (
-                format!("`{path}.{side}` is the name of a column of the data set, and cannot be {}", found()),
-                format!(
-                    "write a name, such as \"en\"; if {number} is one, write {}",
-                    as_text(path, side, *number, &item.origin)
-                ),
-            ),
             (Value::Integer(number), None)
-                if !["tsv", "hub"].iter().any(|key| report.is_bad(&format!("{path}.{key}"))) =>
+                if text("hub").is_none()
+                    && !["tsv", "hub"].iter().any(|key| report.is_bad(&format!("{path}.{key}"))) =>
             {
                 (
                     format!("`{path}.{side}` is the number of a column, but no `tsv` names a file with columns"),
@@ -382,6 +398,12 @@ fn check_one(report: &mut Report, path: &str, table: &Table, known: Option<&Know
         return;
     }
     let Some((name, at)) = text("hub") else {
+        for key in ["tsv", "source", "target"] {
+            if let Some((repo, origin)) = text(key).and_then(|(text, origin)| Some((Repo::named(text)?, origin))) {
+                let what = format!("`{path}.{key}` is a repository of the hub, and a file is expected");
+                report.add(origin, Error::usage(what).help(stated_as(&repo)));
+            }
+        }
         for key in ["config", "split", "revision"] {
             // If `hub` is misspelt, that has been reported.
             if let Some((_, origin)) = text(key).filter(|_| !report.is_bad(&format!("{path}.hub"))) {
@@ -399,8 +421,17 @@ fn check_one(report: &mut Report, path: &str, table: &Table, known: Option<&Know
     }
     if !hub::is_repo_name(name) {
         let what = format!("`{path}.hub` cannot be \"{name}\"");
-        let help = "it is the ORG/NAME of a data set, as the address of its page ends, such as \"wmt/wmt14\"";
-        report.add(at, Error::usage(what).help(help));
+        let error = Error::usage(what)
+            .help("it is the ORG/NAME of a data set, as the address of its page ends, such as \"wmt/wmt14\"");
+        let meant = Repo::named(name).or_else(|| Repo::perhaps(name)).filter(|repo| hub::is_repo_name(&repo.name));
+        report.add(
+            at,
+            meant.into_iter().fold(error, |error, Repo { name, revision, .. }| {
+                let revision =
+                    if revision == hub::MAIN { String::new() } else { format!(", revision = \"{revision}\"") };
+                error.more_help(&format!("write hub = \"{name}\"{revision}"))
+            }),
+        );
     }
     if let Some((revision, origin)) = text("revision").filter(|(revision, _)| !hub::is_revision(revision)) {
         let what = format!("`{path}.revision` cannot be \"{revision}\"");

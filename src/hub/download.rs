@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 
 use super::cache::{Cache, create_folder, is_key};
 use super::problem::{self, Refusal};
-use super::{Repo, RepoKind, place};
+use super::{Repo, RepoKind, place, says_yes, variable};
 use crate::console::{Counted, info, progress_bar, shown};
 use crate::error::{Error, Result};
 
@@ -35,12 +35,16 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// More than any answer about a repository has.
 const LONGEST_ANSWER: u64 = 1 << 24;
 /// Most redirects within the hub, as for a repository that was renamed.
-const RENAMED: usize = 5;
+const REDIRECTS: usize = 20;
+/// The hub's own addresses. A mirror may send a request on to them.
+const HUB: [&str; 3] = ["https://huggingface.co", "https://hub-ci.huggingface.co", "https://hf.co"];
 
 /// The hub, reached over the network.
 pub(super) struct Web {
     pub hub: hf_hub::HFClientSync,
     pub endpoint: String,
+    /// The endpoint as an address.
+    address: Url,
     token: Option<HeaderValue>,
     /// Follows redirects, but does not send the token to another host.
     client: Client,
@@ -108,10 +112,10 @@ impl Web {
             Error::usage(what).help("HF_ENDPOINT must be an address such as https://huggingface.co, or not set")
         })?;
         let endpoint = hub.endpoint().to_owned();
-        if !["http://", "https://"].into_iter().any(|scheme| endpoint.starts_with(scheme)) {
+        let Some(address) = Url::parse(&endpoint).ok().filter(|url| matches!(url.scheme(), "http" | "https")) else {
             let error = Error::usage(format!("cannot connect to the hub (HF_ENDPOINT=\"{endpoint}\")"));
             return Err(error.help("HF_ENDPOINT must be an address such as https://huggingface.co, or not set"));
-        }
+        };
         let hub = hf_hub::HFClientSync::from_inner(hub)
             .map_err(|error| Error::failure(format!("cannot start the thread that connects to the hub: {error}")))?;
         let client = |policy| {
@@ -119,7 +123,7 @@ impl Web {
             builder.redirect(policy).build().map_err(no_client)
         };
         let (client, direct) = (client(Policy::default())?, client(Policy::none())?);
-        Ok(Self { hub, endpoint, token: token.as_deref().map(authorization).transpose()?, client, direct })
+        Ok(Self { hub, endpoint, address, token: token.as_deref().map(authorization).transpose()?, client, direct })
     }
 
     /// Brings a file into the cache, unless the one that is there is the same.
@@ -165,8 +169,14 @@ impl Web {
         Ok(url)
     }
 
-    fn request(&self, request: RequestBuilder) -> std::result::Result<Response, Failure> {
-        let request = match &self.token {
+    /// The token for a request to that address: only the host that `HF_ENDPOINT` names gets it.
+    fn token_for(&self, url: &Url) -> Option<&HeaderValue> {
+        self.token.as_ref().filter(|_| is_same_host(url, &self.address))
+    }
+
+    /// Sends a request to an address.
+    fn request(&self, request: RequestBuilder, url: &Url) -> std::result::Result<Response, Failure> {
+        let request = match self.token_for(url) {
             Some(token) => request.header(AUTHORIZATION, token),
             None => request,
         };
@@ -178,7 +188,7 @@ impl Web {
     pub fn text(&self, address: &str, query: &[(&str, &str)], repo: &Repo) -> std::result::Result<String, Failure> {
         let not_the_hub = || Failure::Final(problem::not_the_hub(&self.endpoint));
         let url = Url::parse_with_params(address, query).map_err(|_| not_the_hub())?;
-        let response = self.request(self.client.get(url).timeout(ANSWER))?;
+        let response = self.request(self.client.get(url.clone()).timeout(ANSWER), &url)?;
         if !response.status().is_success() {
             return Err(self.refusal(&response, repo, None));
         }
@@ -188,36 +198,39 @@ impl Web {
         Ok(text)
     }
 
-    /// Size and checksum of a file. Only redirects within the hub are followed: the hub states both, and the storage behind it
-    /// does not.
+    /// Size and checksum of a file. As in `huggingface_hub`, redirects are followed within the hub only: it states both, and the
+    /// storage behind it does not.
     fn metadata(&self, url: &Url, repo: &Repo, file: &str) -> std::result::Result<Metadata, Failure> {
         let mut url = url.clone();
-        for _ in 0..RENAMED {
-            let response = self.request(self.direct.head(url.clone()).timeout(ANSWER))?;
-            let status = response.status();
-            let location = header(response.headers(), LOCATION.as_str());
-            // A redirect without a host stays on the one that the token is for.
-            let within = location.as_ref().filter(|to| to.starts_with('/') && !to.starts_with("//"));
-            if let (true, Some(to)) = (status.is_redirection(), within)
-                && header(response.headers(), "x-linked-etag").is_none()
-            {
-                url = url.join(to).map_err(|_| Failure::Final(problem::not_the_hub(&self.endpoint)))?;
-                continue;
-            }
+        for _ in 0..REDIRECTS {
+            let response = self.request(self.direct.head(url.clone()).timeout(ANSWER), &url)?;
+            let (status, headers) = (response.status(), response.headers());
             if !status.is_success() && !status.is_redirection() {
                 return Err(self.refusal(&response, repo, Some(file)));
             }
-            let headers = response.headers();
+            let target = header(headers, LOCATION.as_str()).filter(|_| status.is_redirection());
+            let target = target.map(|to| url.join(&to)).transpose();
+            let target = target.map_err(|_| Failure::Final(problem::not_the_hub(&self.endpoint)))?;
+            let is_linked = headers.contains_key("x-linked-etag");
+            if let Some(to) = target.as_ref().filter(|to| !is_linked && is_within(&self.address, &url, to)) {
+                url = to.clone();
+                continue;
+            }
             let etag = header(headers, "x-linked-etag").or_else(|| header(headers, ETAG.as_str())).unwrap_or_default();
             let etag = etag.strip_prefix("W/").unwrap_or(&etag).trim_matches('"').to_owned();
             let length = || header(headers, CONTENT_LENGTH.as_str()).filter(|_| status.is_success());
             let size = header(headers, "x-linked-size").or_else(length);
-            if !is_key(&etag) {
-                return Err(Failure::Final(problem::not_the_hub(&self.endpoint)));
+            if is_key(&etag) {
+                return Ok(Metadata { etag, size: size.and_then(|size| size.parse().ok()) });
             }
-            return Ok(Metadata { etag, size: size.and_then(|size| size.parse().ok()) });
+            return Err(Failure::Final(match target {
+                Some(to) if etag.is_empty() => {
+                    problem::sent_away(&self.endpoint, &to.origin().ascii_serialization(), repo, file)
+                }
+                _ => problem::not_the_hub(&self.endpoint),
+            }));
         }
-        Err(Failure::Final(problem::not_the_hub(&self.endpoint)))
+        Err(Failure::Final(problem::circle(&self.endpoint, repo, file)))
     }
 
     /// Fills the file `part` up to its size, and checks it.
@@ -274,7 +287,7 @@ impl Web {
         }
         let request = self.client.get(url.clone());
         let request = if start > 0 { request.header(RANGE, format!("bytes={start}-")) } else { request };
-        let mut response = self.request(request)?;
+        let mut response = self.request(request, url)?;
         let status = response.status();
         let goes_on = header(response.headers(), CONTENT_RANGE.as_str())
             .is_some_and(|range| range.starts_with(&format!("bytes {start}-")));
@@ -330,7 +343,10 @@ impl Web {
             return Failure::Final(problem::not_the_hub(&self.endpoint).caused_by(error));
         }
         let connects = !error.is_connect();
-        let error = problem::unreachable(&self.endpoint, error);
+        // A mirror may have sent the request on.
+        let elsewhere = error.url().filter(|url| !is_same_host(url, &self.address));
+        let host = elsewhere.map_or_else(|| self.endpoint.clone(), |url| url.origin().ascii_serialization());
+        let error = problem::unreachable(&host, error);
         // A host that cannot be reached now will not be a second later; one that is silent may still answer.
         if connects { Failure::Passing(error, None) } else { Failure::Final(error) }
     }
@@ -340,7 +356,10 @@ impl Web {
         let headers = response.headers();
         let code = header(headers, "x-error-code");
         let message = header(headers, "x-error-message");
-        let refusal = Refusal { status: response.status().as_u16(), code, message, repo, file };
+        let url = response.url();
+        let is_elsewhere = !is_same_host(url, &self.address) && is_within(&self.address, &self.address, url);
+        let elsewhere = self.token.as_ref().filter(|_| is_elsewhere).map(|_| url.origin().ascii_serialization());
+        let refusal = Refusal { status: response.status().as_u16(), code, message, repo, file, elsewhere };
         let wait = header(headers, RETRY_AFTER.as_str()).and_then(|seconds| seconds.trim().parse().ok());
         self.refused(&refusal, wait.map(Duration::from_secs))
     }
@@ -362,6 +381,17 @@ fn no_client(error: reqwest::Error) -> Error {
     let help = "are the system's certificates installed (the package ca-certificates)? If the files are in the cache, give \
                 --offline";
     Error::failure(what).help(help).caused_by(error)
+}
+
+/// Whether two addresses are of the same origin: scheme, host and port.
+fn is_same_host(a: &Url, b: &Url) -> bool {
+    a.origin() == b.origin()
+}
+
+/// Whether a redirect stays on its host, or goes to one of the hub: the endpoint, or the hub's own.
+fn is_within(endpoint: &Url, from: &Url, to: &Url) -> bool {
+    let hub = HUB.iter().filter_map(|hub| Url::parse(hub).ok());
+    [endpoint, from].iter().any(|url| is_same_host(url, to)) || hub.into_iter().any(|hub| is_same_host(&hub, to))
 }
 
 fn header(headers: &HeaderMap, name: &str) -> Option<String> {
@@ -392,18 +422,15 @@ fn verify(repo: &Repo, file: &str, metadata: &Metadata, part: &Path) -> Result<(
     Err(problem::damaged(repo, file, "its checksum is different"))
 }
 
-/// The token of the user: `HF_TOKEN`, else a file, as for all programs of the hub.
+/// The token of the user: `HF_TOKEN` (formerly `HUGGING_FACE_HUB_TOKEN`), else a file, as for all programs of the hub.
 fn token() -> Option<String> {
-    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
-    if variable("HF_HUB_DISABLE_IMPLICIT_TOKEN").is_some() {
+    if says_yes(&["HF_HUB_DISABLE_IMPLICIT_TOKEN"]) {
         return None;
     }
-    let file = || {
-        let path = variable("HF_TOKEN_PATH").map(PathBuf::from).or_else(|| Some(place::home()?.join("token")));
-        fs::read_to_string(path?).ok()
-    };
-    let token = variable("HF_TOKEN").or_else(file)?.trim().to_owned();
-    (!token.is_empty()).then_some(token)
+    let clean =
+        |token: String| Some(token.replace(['\r', '\n'], "").trim().to_owned()).filter(|token| !token.is_empty());
+    let file = || clean(fs::read_to_string(place::token()?).ok()?);
+    variable(&["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"]).and_then(clean).or_else(file)
 }
 
 /// The header that sends a token.
@@ -415,4 +442,42 @@ fn authorization(token: &str) -> Result<HeaderValue> {
     })?;
     value.set_sensitive(true);
     Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_are_followed_within_the_hub_and_the_token_stays_on_its_host() {
+        let url = |address: &str| Url::parse(address).unwrap();
+        let (endpoint, from) = (url("https://mirror.example/hub"), url("https://mirror.example/hub/a/b"));
+        for (location, target, follows, has_token) in [
+            ("/hub/c/d", "https://mirror.example/hub/c/d", true, true),
+            ("d?x=1", "https://mirror.example/hub/a/d?x=1", true, true),
+            ("//mirror.example/c", "https://mirror.example/c", true, true),
+            ("https://MIRROR.example:443/c", "https://mirror.example/c", true, true),
+            ("http://mirror.example/c", "http://mirror.example/c", false, false),
+            ("https://mirror.example:8443/c", "https://mirror.example:8443/c", false, false),
+            ("https://mirror.example.evil.example/c", "https://mirror.example.evil.example/c", false, false),
+            ("https://mirror.example@evil.example/c", "https://mirror.example@evil.example/c", false, false),
+            ("//storage.example/c", "https://storage.example/c", false, false),
+            ("https://huggingface.co/a/b", "https://huggingface.co/a/b", true, false),
+            ("https://hf.co/a/b", "https://hf.co/a/b", true, false),
+            ("https://hub-ci.huggingface.co/a", "https://hub-ci.huggingface.co/a", true, false),
+            ("http://huggingface.co/a/b", "http://huggingface.co/a/b", false, false),
+            ("https://cdn-lfs.huggingface.co/a", "https://cdn-lfs.huggingface.co/a", false, false),
+            ("file:///etc/passwd", "file:///etc/passwd", false, false),
+        ] {
+            let to = from.join(location).unwrap();
+            assert_eq!(to.as_str(), target);
+            assert_eq!(
+                (is_within(&endpoint, &from, &to), is_same_host(&to, &endpoint)),
+                (follows, has_token),
+                "{location}"
+            );
+        }
+        // And back again.
+        assert!(is_within(&endpoint, &url("https://huggingface.co/a"), &from));
+    }
 }

@@ -59,7 +59,7 @@ impl Web {
         let status = context.as_ref().map_or(404, |context| context.status.as_u16());
         let code = context.as_ref().and_then(|context| context.error_code.clone());
         let message = context.as_ref().and_then(|context| context.server_message.clone());
-        let mut refusal = Refusal { status, code, message, repo, file: None };
+        let mut refusal = Refusal { status, code, message, repo, file: None, elsewhere: None };
         if status == 404 && refusal.code.is_none() && repo.revision != MAIN && self.exists(repo) {
             refusal.code = Some("RevisionNotFound".to_owned());
         }

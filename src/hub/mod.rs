@@ -15,6 +15,7 @@ mod cache;
 mod conversion;
 mod download;
 mod listing;
+mod name;
 mod place;
 mod problem;
 
@@ -136,14 +137,16 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// Opens the cache (`HF_HUB_CACHE`, else `HF_HOME/hub`) and, unless `offline` or `HF_HUB_OFFLINE=1` says otherwise, the
-    /// hub (`HF_ENDPOINT`, with the token of `HF_TOKEN` or of the token file). Nothing is sent yet.
+    /// Opens the cache (`HF_HUB_CACHE`, else `HF_HOME/hub`) and, unless `offline` or `HF_HUB_OFFLINE=1` says otherwise
+    /// (`TRANSFORMERS_OFFLINE` where that is not set), the hub (`HF_ENDPOINT`, with the token of `HF_TOKEN` or of the token
+    /// file). Nothing is sent yet.
     ///
     /// # Errors
     /// `HF_ENDPOINT` is not an address, the token is malformed, there are no certificates to trust, or there is no place for the
     /// cache.
     pub fn open(offline: bool) -> Result<Self> {
-        let web = if offline || is_set("HF_HUB_OFFLINE") { None } else { Some(Web::from_environment()?) };
+        let is_offline = offline || says_yes(&["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"]);
+        let web = if is_offline { None } else { Some(Web::from_environment()?) };
         Ok(Self { cache: Cache::new(place::cache()?), web, listings: Mutex::default() })
     }
 
@@ -237,16 +240,20 @@ impl Hub {
         };
         let error = Error::failure(format!("{what} is not in the cache, and --offline forbids asking the hub"));
         error.at(folder).help(
-            "run once without --offline and without HF_HUB_OFFLINE on a machine with a network, or set HF_HOME to the \
-             cache that has it",
+            "run once without --offline and without HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE on a machine with a network, or \
+             set HF_HOME to the cache that has it",
         )
     }
 }
 
-/// Whether a variable of the environment says yes.
-fn is_set(variable: &str) -> bool {
-    std::env::var(variable)
-        .is_ok_and(|value| matches!(value.to_ascii_uppercase().as_str(), "1" | "ON" | "YES" | "TRUE"))
+/// The first of these variables of the environment that is not empty.
+fn variable(names: &[&str]) -> Option<String> {
+    names.iter().find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+}
+
+/// Whether the first of these variables that is not empty says yes, in the words that all programs of the hub take for it.
+fn says_yes(names: &[&str]) -> bool {
+    variable(names).is_some_and(|value| matches!(value.to_ascii_uppercase().as_str(), "1" | "ON" | "YES" | "TRUE"))
 }
 
 #[cfg(test)]

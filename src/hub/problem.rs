@@ -28,6 +28,8 @@ pub(super) struct Refusal<'a> {
     pub repo: &'a Repo,
     /// The file asked for; `None` if it was the listing.
     pub file: Option<&'a str>,
+    /// Where the answer came from, if that is another host of the hub, which was not sent the token.
+    pub elsewhere: Option<String>,
 }
 
 /// The address of a repository's page.
@@ -43,6 +45,13 @@ impl Refusal<'_> {
     pub fn error(&self, endpoint: &str, has_token: bool) -> Error {
         let (repo, noun, page) = (self.repo, self.repo.kind.noun(), page(endpoint, self.repo));
         let name = &repo.name;
+        if let (401 | 403, Some(host)) = (self.status, &self.elsewhere) {
+            let what = format!("{host}, to which {endpoint} sends requests on, does not let you read {repo}");
+            let error = Error::failure(self.with_message(format!("{what} (HTTP {})", self.status)));
+            let help =
+                "only the host that HF_ENDPOINT names is sent the token: if it belongs to that one, set HF_ENDPOINT to";
+            return error.help(format!("{help} {host}"));
+        }
         match (self.status, self.code.as_deref(), self.file) {
             // The hub answers for a private repository as if it did not exist.
             (401 | 403 | 404, Some("RepoNotFound"), _) | (404, None, None) => Error::failure(format!(
@@ -119,6 +128,19 @@ pub(super) fn unreachable(endpoint: &str, cause: impl Into<Box<dyn std::error::E
 pub(super) fn not_the_hub(endpoint: &str) -> Error {
     let error = Error::failure(format!("{endpoint} does not answer like the Hugging Face hub"));
     error.help("check HF_ENDPOINT; the login page of a network may have answered instead")
+}
+
+/// The endpoint redirects to a host that is not known, without the headers of the hub.
+pub(super) fn sent_away(endpoint: &str, host: &str, repo: &Repo, file: &str) -> Error {
+    let what = format!("{endpoint} sends the request for {file} of {repo} on to {host}, and gives no checksum");
+    let help = "that host is not one of the hub; if it is a mirror which you trust, set HF_ENDPOINT to it";
+    Error::failure(what).help(help)
+}
+
+/// The endpoint redirects without end.
+pub(super) fn circle(endpoint: &str, repo: &Repo, file: &str) -> Error {
+    let what = format!("{endpoint} redirects the request for {file} of {repo} again and again");
+    Error::failure(what).help("check HF_ENDPOINT")
 }
 
 /// The repository does not list the file.

@@ -38,10 +38,12 @@ impl Bench {
         for variable in [
             "HF_TOKEN",
             "HF_TOKEN_PATH",
+            "HUGGING_FACE_HUB_TOKEN",
             "HF_HUB_DISABLE_IMPLICIT_TOKEN",
             "HF_HUB_CACHE",
             "HUGGINGFACE_HUB_CACHE",
             "HF_HUB_OFFLINE",
+            "TRANSFORMERS_OFFLINE",
             "http_proxy",
         ] {
             command.env_remove(variable);

@@ -58,8 +58,8 @@ struct State {
     revisions: BTreeMap<String, BTreeMap<String, String>>,
     /// Files by repository and commit.
     files: BTreeMap<(String, String), BTreeMap<String, Vec<u8>>>,
-    /// The present names of repositories by their former ones.
-    renamed: BTreeMap<String, String>,
+    /// By the former names of repositories: the status of the redirect, the host that it names, if any, and the present name.
+    renamed: BTreeMap<String, (u16, String, String)>,
     /// The token that each gated repository needs.
     gated: BTreeMap<String, String>,
     /// How a request's path ends, what goes wrong with it, and how often.
@@ -139,10 +139,10 @@ impl HubServer {
         self.state.lock().unwrap().pulls.entry(name.to_owned()).or_default().insert(0, pull);
     }
 
-    /// Sends those who ask for a data set to where it is now.
-    pub fn rename(&self, old: &str, new: &str) {
+    /// Sends those who ask for a data set to where it is now. Without a host, that is the same one.
+    pub fn rename(&self, old: &str, status: u16, host: &str, new: &str) {
         let [old, new] = [old, new].map(|name| format!("datasets/{name}"));
-        self.state.lock().unwrap().renamed.insert(old, new);
+        self.state.lock().unwrap().renamed.insert(old, (status, host.to_owned(), new));
     }
 
     pub fn gate(&self, name: &str, token: &str) {
@@ -264,9 +264,8 @@ fn answer(request: &Request, state: &mut State) -> Answer {
         Some(Fault::Page) => return Answer::new(200, &[], "<html>Please log in</html>"),
         _ => {}
     }
-    if let Some(new) = state.renamed.get(repo) {
-        // Without a host: it is the same one.
-        return Answer::new(307, &[("Location", &path.replacen(repo, new, 1))], "moved");
+    if let Some((status, host, new)) = state.renamed.get(repo) {
+        return Answer::new(*status, &[("Location", &format!("{host}{}", path.replacen(repo, new, 1)))], "moved");
     }
     if let (Some(token), false) = (state.gated.get(repo), request.storage)
         && request.headers.get("authorization") != Some(&format!("Bearer {token}"))

@@ -182,7 +182,7 @@ fn final_event(run: &Path) -> Option<Value> {
 fn of_config(args: &InfoArgs) -> Result<Described> {
     if !args.path.exists() {
         let error = Error::failure("there is no such model directory or configuration").at(&args.path);
-        return Err(error.help(check_path(&args.path)));
+        return Err(hub_model::advised(error.help(check_path(&args.path)), &args.path));
     }
     let is_toml = args.path.extension().is_some_and(|extension| extension == "toml");
     if let (Some(parent), false) = (args.path.parent(), is_toml) {

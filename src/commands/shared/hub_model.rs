@@ -1,4 +1,5 @@
-//! Models of the Hugging Face hub: `hf:ORG/NAME`, fetched into the hub's cache and imported once for each commit.
+//! Models of the Hugging Face hub: `hf:ORG/NAME`, or the address of its page, fetched into the hub's cache and imported once for
+//! each commit.
 //!
 //! Imported models are in `$XDG_CACHE_HOME/mt/models/ORG--NAME/COMMIT-vN`, where N is the version of the importer.
 
@@ -11,11 +12,9 @@ use crate::commands::import;
 use crate::console::info;
 use crate::error::{Error, Result};
 use crate::file;
-use crate::hub::{Hub, Repo, is_revision, user_cache};
-use crate::interop::import::hf_marian;
+use crate::hub::{Hub, Repo, RepoKind, is_revision, user_cache};
+use crate::interop::import::{hf_marian, unread};
 
-/// The prefix of the name of a model of the hub.
-pub const PREFIX: &str = "hf:";
 /// Must change when the importer would produce another model from the same files.
 const VERSION: u32 = 3;
 
@@ -27,13 +26,25 @@ pub struct Fetched {
     commit: String,
 }
 
-/// The repository of a model, if its name is one of the hub: `hf:ORG/NAME` or `hf:ORG/NAME@REVISION`.
+/// The repository of a model, if its name is one of the hub: `hf:ORG/NAME` or `hf:ORG/NAME@REVISION`; or an address of its page.
 pub fn repository(name: &Path) -> Option<Repo> {
-    let name = name.to_str()?.strip_prefix(PREFIX)?;
-    Some(match name.split_once('@') {
-        Some((name, revision)) => Repo::model(name).at(revision),
-        None => Repo::model(name),
-    })
+    Repo::named(name.to_str()?)
+}
+
+/// Adds to the error for a path where nothing is how a model of the hub is named, if it was meant for one, as other programs
+/// name it.
+pub fn advised(error: Error, missing: &Path) -> Error {
+    match missing.to_str().and_then(Repo::perhaps) {
+        Some(repo) if repo.kind == RepoKind::Model => {
+            error.more_help(&format!("for a model of the hub, write hf:{}", repo.name))
+        }
+        _ => error,
+    }
+}
+
+/// Whether a path, which may have been made absolute, names a repository.
+pub fn is_named_within(path: &Path) -> bool {
+    path.iter().any(|part| part.to_string_lossy().starts_with("hf:") || part == "https:" || part == "http:")
 }
 
 /// Fetches the files of a MarianMT model that are not in the cache. If `main` has its weights only as a pickle, fetches them
@@ -42,11 +53,20 @@ pub fn repository(name: &Path) -> Option<Repo> {
 /// # Errors
 /// Those of the hub; or the repository has no such model.
 pub fn fetch(repo: &Repo, common: &Common) -> Result<Fetched> {
+    if repo.kind == RepoKind::Dataset {
+        let error = Error::usage(format!("{repo} is a data set of the hub, and a model is needed"));
+        return Err(
+            error.help(format!("a configuration names it as a corpus: train = [{{ hub = \"{}\", … }}]", repo.name))
+        );
+    }
     let hub = Hub::open(common.offline)?;
     let mut files = hub.files(repo)?;
     let mut repo = repo.clone();
     let has = |files: &[String], name: &str| files.iter().any(|file| file == name);
     if !has(&files, hf_marian::WEIGHTS) {
+        if let Some(error) = unread(&|name| has(&files, name)) {
+            return Err(error.context(&repo));
+        }
         if !has(&files, hf_marian::PICKLE) {
             let list = files.iter().take(20).map(String::as_str).collect::<Vec<_>>().join(", ");
             let error = Error::failure(format!("{repo} has no {}", hf_marian::WEIGHTS));
@@ -146,7 +166,7 @@ mod tests {
         let repo = |name: &str| repository(Path::new(name)).map(|repo| (repo.name, repo.revision));
         let some = |name: &str, revision: &str| Some((name.to_owned(), revision.to_owned()));
         assert_eq!(repo("hf:Helsinki-NLP/opus-mt-en-de"), some("Helsinki-NLP/opus-mt-en-de", "main"));
-        assert_eq!(repo("hf:a/b@refs/pr/3"), some("a/b", "refs/pr/3"));
-        assert_eq!(repo("runs/hf:a"), None);
+        assert_eq!(repo("https://huggingface.co/a/b/tree/refs%2Fpr%2F3"), some("a/b", "refs/pr/3"));
+        assert_eq!(repo("a/b"), None);
     }
 }

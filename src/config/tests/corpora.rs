@@ -2,7 +2,7 @@
 
 use super::super::*;
 use super::{Folder, assert_mentions, loaded, problem};
-use crate::data::hub::HubSplit;
+use crate::data::hub::{Column, HubSplit};
 
 /// The location of the validation set as a file would state it.
 fn valid(config: &Config) -> String {
@@ -145,6 +145,42 @@ fn keys_of_a_data_set_go_together() {
     assert_eq!(problems.len(), 7, "{problems:#?}");
 }
 
+/// As addresses have it, and as other programs do.
+#[test]
+fn a_data_set_that_is_named_otherwise_is_told_from_a_file() {
+    let folder = Folder::new(&[("a.toml", "")]);
+    for (set, says) in [
+        (
+            "data.train=[{ hub = 'hf:wmt/wmt14', split = 'a', source = 'b', target = 'c' }]",
+            &["write hub = \"wmt/wmt14\""][..],
+        ),
+        (
+            "data.train=[{ hub = 'datasets/wmt/wmt14', split = 'a', source = 'b', target = 'c' }]",
+            &["write hub = \"wmt/wmt14\""],
+        ),
+        (
+            "data.valid={ hub = 'https://huggingface.co/datasets/wmt/wmt14/tree/v1', split = 'a', source = 'b', target = 'c' }",
+            &["`data.valid.hub` cannot be", "write hub = \"wmt/wmt14\", revision = \"v1\""],
+        ),
+        (
+            "data.train=[{ hub = 'hf://datasets/a/b@x', split = 'a', source = 'b', target = 'c' }]",
+            &["revision = \"x\""],
+        ),
+        ("data.train=['wmt/wmt14']", &["`data.train[0]` must be a table", "hub = \"wmt/wmt14\", split = "]),
+        ("data.train=wmt/wmt14", &["a data set of the hub is { hub = \"wmt/wmt14\""]),
+        ("data.valid=hf://datasets/wmt/wmt14", &["a data set of the hub is { hub = \"wmt/wmt14\""]),
+        (
+            "data.valid={ tsv = 'https://huggingface.co/datasets/a/b/blob/main/x.tsv', source = 1, target = 2 }",
+            &["`data.valid.tsv` is a repository of the hub, and a file is expected", "{ hub = \"a/b\""],
+        ),
+        ("data.valid={ source = 'hf:a/b', target = 'c' }", &["`data.valid.source` is a repository of the hub"]),
+    ] {
+        assert_mentions(&folder.problems(&["a.toml"], &[set]).concat(), says);
+    }
+    // A file may be called so.
+    loaded("[data]\nvalid = { source = \"wmt/wmt14\", target = \"datasets/a/b\" }\n", &[]);
+}
+
 /// Each problem of each entry, whatever the others lack.
 #[test]
 fn all_corpora_are_looked_at() {
@@ -182,13 +218,16 @@ fn columns_go_with_a_file_of_columns() {
 fn a_side_that_is_no_column_of_its_corpus_is_refused() {
     let text = problem("[data]\nvalid = { tsv = \"a.tsv\", source = 1001, target = 2 }\n");
     assert_mentions(&text, &["a.toml:2:35", "a column, from 1 to 1000, or a path", "1001"]);
-    let text = problem("[data]\nvalid = { hub = \"a/b\", split = \"c\", source = 1, target = \"de\" }\n");
-    let says = ["a.toml:2:46", "`data.valid.source` is the name of a column of the data set", "source = \"1\""];
-    assert_mentions(&text, &says);
-    assert!(!text.contains("tsv"), "{text}");
+    // One that has no line of names.
+    let config = loaded("[data]\nvalid = { hub = \"a/b\", split = \"c\", source = 2, target = 1 }\n", &[]);
+    let Some(SetConfig { location: CorpusLocation::Hub(split), .. }) = &config.data.valid else { panic!() };
+    assert_eq!((&split.source, &split.target), (&Column::Number(2), &Column::Number(1)));
+    let folder = Folder::new(&[("resolved.toml", &to_toml(&config))]);
+    assert_eq!(folder.load(&["resolved.toml"], &[]).unwrap(), config);
     for (keys, column) in [
         ("tsv = \"a.tsv\", source = 1, target = 1", "1"),
         ("hub = \"a/b\", split = \"c\", source = \"en\", target = \"en\"", "\"en\""),
+        ("hub = \"a/b\", split = \"c\", source = 2, target = 2", "2"),
     ] {
         let text = problem(&format!("[data]\ntest = {{ {keys} }}\n"));
         let what = format!("`data.test.source` and `data.test.target` are the same column, {column}");

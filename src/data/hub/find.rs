@@ -19,7 +19,7 @@ pub struct Wanted<'a> {
     pub config: Option<&'a str>,
     /// The split.
     pub split: &'a str,
-    /// Languages of text files.
+    /// Languages of text files; empty where there are none.
     pub languages: [&'a str; 2],
 }
 
@@ -28,11 +28,11 @@ pub struct Wanted<'a> {
 pub enum Format {
     /// Apache Parquet.
     Parquet,
-    /// A JSON object on each line.
-    JsonLines,
-    /// Comma-separated values with a line of names.
+    /// JSON objects, on lines or in a list.
+    Json,
+    /// Comma-separated values.
     Csv,
-    /// Tab-separated values with a line of names.
+    /// Tab-separated values.
     Tsv,
     /// Two text files, aligned line by line.
     Text,
@@ -209,7 +209,7 @@ fn is_language(ending: &str) -> bool {
 fn format_of_ending(ending: &str) -> Option<Format> {
     match ending {
         "parquet" => Some(Format::Parquet),
-        "jsonl" | "json" | "ndjson" => Some(Format::JsonLines),
+        "jsonl" | "json" | "ndjson" => Some(Format::Json),
         "csv" => Some(Format::Csv),
         "tsv" => Some(Format::Tsv),
         _ => None,
@@ -244,7 +244,7 @@ fn best(files: &[&str], wanted: Wanted) -> Option<Found> {
 /// Pairs of files that differ only in their language.
 fn text(files: &[&str], [source, target]: [&str; 2]) -> Option<Found> {
     let of = |language: &str| -> BTreeMap<&str, &str> {
-        let named = files.iter().filter_map(|file| {
+        let named = files.iter().filter(|_| !language.is_empty()).filter_map(|file| {
             let name = unpacked(file).strip_suffix(language)?.strip_suffix('.')?;
             Some((name, *file))
         });

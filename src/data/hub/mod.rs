@@ -1,11 +1,13 @@
 //! Corpora of the Hugging Face hub, read row by row from the cache.
 //!
 //! ```text
-//! configuration and split ── card, find: which files ── hub: fetch them ── parquet, rows, table: pairs in blocks
+//! configuration and split ── card, find: which files ── hub: fetch them ── parquet, json, table, rows: pairs in blocks
 //! ```
 
 mod card;
+mod columns;
 mod find;
+mod json;
 mod parquet;
 mod rows;
 mod table;
@@ -21,6 +23,8 @@ use crate::console::warning;
 use crate::error::{Error, Result};
 use crate::hub::{Hub, MAIN, Repo};
 use card::CardConfig;
+pub use columns::Column;
+use columns::Columns;
 use find::{Format, Found, Missing, Wanted};
 
 /// The revision at which the hub keeps data sets that it has converted.
@@ -38,9 +42,9 @@ pub struct HubSplit {
     /// A branch, tag or commit; by default the newest state.
     pub revision: Option<String>,
     /// The column, or language within a nested column, of the source.
-    pub source: String,
+    pub source: Column,
     /// That of the target.
-    pub target: String,
+    pub target: Column,
 }
 
 impl fmt::Display for HubSplit {
@@ -52,24 +56,6 @@ impl fmt::Display for HubSplit {
     }
 }
 
-/// The names of the two columns.
-#[derive(Clone, Debug)]
-struct Columns {
-    source: String,
-    target: String,
-}
-
-impl Columns {
-    fn missing(&self, shard: &Shard, there: &[String]) -> Error {
-        let what = format!("there are no columns `{}` and `{}`", self.source, self.target);
-        Error::failure(what).at(&shard.name).help(self.help(there))
-    }
-
-    fn help(&self, there: &[String]) -> String {
-        format!("with `source` and `target` name two of {}", listed(there))
-    }
-}
-
 /// A file.
 #[derive(Clone, Debug)]
 struct Shard {
@@ -77,6 +63,14 @@ struct Shard {
     name: PathBuf,
     /// Where it lies in the cache.
     path: PathBuf,
+}
+
+impl Shard {
+    /// Its name without the folder.
+    fn file_name(&self) -> String {
+        let name = self.name.to_string_lossy();
+        name.rsplit(['/', ' ']).next().unwrap_or_default().to_owned()
+    }
 }
 
 /// The rows of a file, one after the other.
@@ -183,7 +177,7 @@ impl HubFiles {
         let columns = &self.columns;
         Ok(match (self.format, unit) {
             (Format::Parquet, [shard]) => Box::new(parquet::ParquetRows::open(shard, columns)?),
-            (Format::JsonLines, [shard]) => Box::new(rows::JsonRows::open(shard, columns)?),
+            (Format::Json, [shard]) => Box::new(json::JsonRows::open(shard, columns)?),
             (Format::Csv, [shard]) => Box::new(table::TableRows::open(shard, columns, ',')?),
             (Format::Tsv, [shard]) => Box::new(table::TableRows::open(shard, columns, '\t')?),
             (Format::Text, [source, target]) => Box::new(rows::TextRows::open(source, target)?),
@@ -323,11 +317,12 @@ fn in_one_line(text: &str) -> Cow<'_, str> {
 fn locate(hub: &Hub, split: &HubSplit) -> Result<(Repo, Found)> {
     let main = Repo::dataset(&split.name);
     let repo = split.revision.as_ref().map_or_else(|| main.clone(), |revision| main.at(revision));
-    let wanted = Wanted {
-        config: split.config.as_deref(),
-        split: &split.split,
-        languages: [&split.source, &split.target].map(String::as_str),
-    };
+    let languages = [&split.source, &split.target].map(|column| match column {
+        Column::Name(name) => name.as_str(),
+        // Text has no columns.
+        Column::Number(_) => "",
+    });
+    let wanted = Wanted { config: split.config.as_deref(), split: &split.split, languages };
     let files = hub.files(&repo)?;
     let configs = configs(hub, &repo, &files)?;
     if !configs.is_empty() {
@@ -437,7 +432,7 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             Shard { name: name.into(), path }
         };
-        let columns = Columns { source: "en".to_owned(), target: "de".to_owned() };
+        let columns = Columns { source: "en".into(), target: "de".into() };
         HubFiles { name: "split".into(), format, shards: contents.iter().map(shard).collect(), columns }
     }
 
@@ -456,7 +451,7 @@ mod tests {
             ),
             (Format::Tsv, &[("1.tsv", "en\tde\na\tb\n\nc\td\n")], at("1.tsv", &[2, 4])),
             (
-                Format::JsonLines,
+                Format::Json,
                 &[("1.jsonl", "{\"en\": \"a\", \"de\": \"b\"}\n\n"), ("2.jsonl", "\n{\"en\": \"c\", \"de\": \"d\"}\n")],
                 [at("1.jsonl", &[1, 2]), at("2.jsonl", &[1, 2])].concat(),
             ),

@@ -1,19 +1,31 @@
-//! Pairs in tables: values separated by commas or tabs, below a line of names.
+//! Pairs in tables: values separated by commas, tabs, semicolons or bars, below a line of names or without one.
 //!
 //! A row ends where a line does (`lines`), unless the end lies within quotes. A file that ends within quotes is refused: a
 //! single stray quote would otherwise make all rows after it one value. (The csv crate does neither, and is unreliable about
 //! the lines of rows; tests hold what both read equal.)
+//!
+//! In tab-separated values, a quote is usually an ordinary character, but files written by Python's csv module or by pandas have
+//! quotes around values. [`Dialect`] tells one from the other.
+
+use std::borrow::Cow;
 
 use super::rows::{CORRECT, Lines};
-use super::{Columns, Rows, Shard, in_one_line};
+use super::{Column, Columns, Rows, Shard, in_one_line, listed};
 use crate::data::corpus::PairBlock;
 use crate::data::text::lines::LONGEST;
 use crate::error::{Error, Result};
+
+/// Rows that are looked at to tell whether values are quoted.
+const SAMPLE: usize = 100;
+/// What separates values, in order of preference after what the file's name says.
+const SEPARATORS: [char; 4] = ['\t', ',', ';', '|'];
 
 /// The rows of a table.
 pub struct TableRows {
     reader: RowReader,
     row: Row,
+    /// Whether `row` is still to be given out: the first one of a file without names.
+    is_pending: bool,
     /// The number of columns.
     width: usize,
     /// The columns of source and target.
@@ -21,26 +33,26 @@ pub struct TableRows {
 }
 
 impl TableRows {
-    /// Opens the file.
+    /// Opens the file. Values should be separated by `separator`.
     ///
     /// # Errors
     /// It cannot be read, or has no such columns.
     pub fn open(shard: &Shard, columns: &Columns, separator: char) -> Result<Self> {
-        let mut reader = RowReader { lines: Lines::open(shard)?, separator };
+        let dialect = Dialect::of(shard, columns, separator)?;
+        let mut reader = RowReader { lines: Lines::open(shard)?, dialect };
         let mut row = Row::default();
-        reader.read(&mut row)?;
-        let names: Vec<String> = (0..row.ends.len()).map(|column| row.get(column).to_owned()).collect();
-        let position = |name: &str| names.iter().position(|column| column == name);
-        let (Some(source), Some(target)) = (position(&columns.source), position(&columns.target)) else {
-            return Err(columns.missing(shard, &names));
-        };
-        Ok(Self { reader, row, width: names.len(), columns: [source, target] })
+        let is_row = reader.read(&mut row)?;
+        let found = [&columns.source, &columns.target].map(|column| row.find(column));
+        let [Some(source), Some(target)] = found else { return Err(no_columns(shard, columns, &row)) };
+        // Names stand in the first line if there are any.
+        let is_pending = is_row && [&columns.source, &columns.target].iter().all(|column| column.is_number());
+        Ok(Self { reader, width: row.ends.len(), row, is_pending, columns: [source, target] })
     }
 }
 
 impl Rows for TableRows {
     fn push(&mut self, block: &mut PairBlock) -> Result<bool> {
-        if !self.reader.read(&mut self.row)? {
+        if !std::mem::take(&mut self.is_pending) && !self.reader.read(&mut self.row)? {
             return Ok(false);
         }
         let (values, width) = (self.row.ends.len(), self.width);
@@ -48,14 +60,82 @@ impl Rows for TableRows {
             let what = format!("the row and the header differ in their number of values: {values} and {width}");
             return Err(self.reader.wrong(self.row.line, what).help(CORRECT));
         }
-        let [source, target] = self.columns.map(|column| in_one_line(self.row.get(column)));
-        block.push(&source, &target);
+        let [source, target] = self.columns.map(|column| self.reader.dialect.value(self.row.get(column)));
+        block.push(&in_one_line(&source), &in_one_line(&target));
         Ok(true)
     }
 
     fn place(&self) -> usize {
         self.row.line
     }
+}
+
+/// The error for a table whose first row does not have the columns.
+fn no_columns(shard: &Shard, columns: &Columns, row: &Row) -> Error {
+    let Columns { source, target } = columns;
+    let short = |text: &str| text.chars().take(40).collect::<String>();
+    let values: Vec<String> = (0..row.ends.len()).map(|column| short(row.get(column))).collect();
+    if [source, target].iter().all(|column| column.is_number()) {
+        let error = Error::failure(format!("there are no columns {source} and {target}, but {}", values.len()));
+        return error.at_line(&shard.name, row.line, 0).help(format!("the first row is {}", listed(&values)));
+    }
+    let error = columns.missing(shard, &values);
+    let is_single = |value: &String| value.len() > 1 && value.starts_with('\'') && value.ends_with('\'');
+    if values.iter().any(is_single) {
+        return error.more_help(&format!("values are quoted with ', and only \" quotes one: {CORRECT}"));
+    }
+    error.more_help("if these are text, the file has no line of names: count its columns, source = 1, target = 2")
+}
+
+/// How a table is written.
+#[derive(Clone, Copy)]
+struct Dialect {
+    separator: char,
+    /// Whether quotes stand around values: always, unless tabs separate them.
+    has_quotes: bool,
+}
+
+impl Dialect {
+    /// Finds out from the beginning of the file; `separator` is what its name says.
+    fn of(shard: &Shard, columns: &Columns, separator: char) -> Result<Self> {
+        let mut lines = Lines::open(shard)?;
+        let (mut separator, mut rows) = (separator, 0);
+        while let Some(line) = lines.next()?.filter(|_| rows < SAMPLE) {
+            if line.is_empty() {
+                continue;
+            }
+            if rows == 0 {
+                let fits = |separator: &char| {
+                    let mut row = Row::default();
+                    push_line(&mut row, line, Self { separator: *separator, has_quotes: true }, None, 1);
+                    row.find(&columns.source).is_some() && row.find(&columns.target).is_some()
+                };
+                separator = [separator].into_iter().chain(SEPARATORS).find(fits).unwrap_or(separator);
+            }
+            // A writer that quotes all text quotes names, too. Where names are plain, all rows must agree.
+            let is_quoted = line.split('\t').filter(|value| !value.is_empty()).all(|value| unquoted(value).is_some());
+            if separator != '\t' || is_quoted == (rows == 0) {
+                return Ok(Self { separator, has_quotes: separator != '\t' || is_quoted });
+            }
+            rows += 1;
+        }
+        Ok(Self { separator, has_quotes: separator != '\t' || rows > 1 })
+    }
+
+    /// The value that a text between separators stands for. Where only those are quoted that need it, quotes within are written
+    /// twice; text that nobody has quoted does not look so.
+    fn value(self, text: &str) -> Cow<'_, str> {
+        match unquoted(text).filter(|value| !self.has_quotes && value.contains("\"\"")) {
+            Some(value) => Cow::Owned(value.replace("\"\"", "\"")),
+            None => Cow::Borrowed(text),
+        }
+    }
+}
+
+/// What stands between the quotes around a whole value, in which quotes are written twice.
+fn unquoted(text: &str) -> Option<&str> {
+    let inner = text.strip_prefix('"')?.strip_suffix('"')?;
+    (!inner.replace("\"\"", "").contains('"')).then_some(inner)
 }
 
 /// The values of a row.
@@ -66,6 +146,8 @@ struct Row {
     ends: Vec<usize>,
     /// The line at which it begins, from 1.
     line: usize,
+    /// The line of a quote within a value that follows a backslash and is not written twice.
+    escaped: Option<usize>,
 }
 
 impl Row {
@@ -73,12 +155,20 @@ impl Row {
         let start = column.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.text[start..self.ends[column]]
     }
+
+    /// Which column that is, if this row has the names, or enough columns.
+    fn find(&self, column: &Column) -> Option<usize> {
+        match column {
+            Column::Name(name) => (0..self.ends.len()).find(|column| self.get(*column) == name),
+            Column::Number(number) => number.checked_sub(1).filter(|column| *column < self.ends.len()),
+        }
+    }
 }
 
 /// Reads a file row by row; blank lines between rows are passed over.
 struct RowReader {
     lines: Lines,
-    separator: char,
+    dialect: Dialect,
 }
 
 impl RowReader {
@@ -102,7 +192,11 @@ impl RowReader {
                 }
                 row.line = number;
             }
-            open = push_line(row, line, self.separator, open, number);
+            open = push_line(row, line, self.dialect, open, number);
+            if let Some(line) = row.escaped.take() {
+                let help = format!("write it twice, as a table of quoted values has it; {CORRECT}");
+                return Err(self.wrong(line, "a quote within a value is escaped by a backslash".to_owned()).help(help));
+            }
             let is_long = row.text.len() as u64 > LONGEST;
             match open {
                 None => return Ok(true),
@@ -124,9 +218,8 @@ impl RowReader {
 
 /// Appends the values of line `number` to a row. `open` is the line of the quote within which the line before ended, if it
 /// did; returns the same of this one.
-fn push_line(row: &mut Row, line: &str, separator: char, open: Option<usize>, number: usize) -> Option<usize> {
-    // In tab-separated values a quote is usually an ordinary character.
-    let has_quotes = separator != '\t';
+fn push_line(row: &mut Row, line: &str, dialect: Dialect, open: Option<usize>, number: usize) -> Option<usize> {
+    let Dialect { separator, has_quotes } = dialect;
     let (mut rest, mut open, mut is_start) = (line, open, open.is_none());
     loop {
         if let Some(opened) = open {
@@ -142,7 +235,12 @@ fn push_line(row: &mut Row, line: &str, separator: char, open: Option<usize>, nu
                     row.text.push('"');
                     rest = after;
                 }
-                None => open = None,
+                None => {
+                    open = None;
+                    if value.ends_with('\\') && !rest.is_empty() && !rest.starts_with(separator) {
+                        row.escaped.get_or_insert(number);
+                    }
+                }
             }
         } else if let Some(after) = rest.strip_prefix('"').filter(|_| has_quotes && is_start) {
             (rest, open, is_start) = (after, Some(number), false);
@@ -168,18 +266,23 @@ mod tests {
         let path = folder.path().join("t.csv");
         std::fs::write(&path, table).unwrap();
         let shard = Shard { name: "t.csv".into(), path };
-        let columns = Columns { source: "en".into(), target: "de".into() };
-        let mut rows = TableRows::open(&shard, &columns, separator).unwrap();
+        read_columns(&shard, "en".into(), "de".into(), separator)
+    }
+
+    fn read_columns(
+        shard: &Shard,
+        source: Column,
+        target: Column,
+        separator: char,
+    ) -> (Vec<[String; 2]>, Option<Error>) {
         let mut block = PairBlock::default();
-        let error = loop {
-            match rows.push(&mut block) {
-                Ok(true) => {}
-                Ok(false) => break None,
-                Err(error) => break Some(error),
-            }
-        };
+        let rows = TableRows::open(shard, &Columns { source, target }, separator);
+        let read = rows.and_then(|mut rows| {
+            while rows.push(&mut block)? {}
+            Ok(())
+        });
         let pair = |index| <[&str; 2]>::from(block.get(index)).map(str::to_owned);
-        ((0..block.len()).map(pair).collect(), error)
+        ((0..block.len()).map(pair).collect(), read.err())
     }
 
     /// The line of the first row that cannot be read.
@@ -210,7 +313,6 @@ mod tests {
         assert!(help.starts_with("byte 0xE9 at offset 12; ") && help.ends_with(CORRECT), "{help}");
     }
 
-    /// The beginning of a file is read when it is opened.
     #[test]
     fn a_file_that_cannot_be_read_is_named_as_on_the_hub() {
         use std::io::Write;
@@ -219,8 +321,7 @@ mod tests {
         let open = |bytes: &[u8]| {
             std::fs::write(&path, bytes).unwrap();
             let shard = Shard { name: "hub:o/set t.csv".into(), path: path.clone() };
-            let columns = Columns { source: "en".into(), target: "de".into() };
-            TableRows::open(&shard, &columns, ',').err().unwrap().to_string()
+            read_columns(&shard, "en".into(), "de".into(), ',').1.unwrap().to_string()
         };
         // A byte order mark is no part of the line, but of the file.
         let error = open(b"\xEF\xBB\xBFen,de,\xE9\n");
@@ -239,6 +340,82 @@ mod tests {
         assert_eq!(pairs(table, ','), expected);
         assert_eq!(pairs("de\ten\n\"a\t\"\"b\n\t\n", '\t'), [["\"\"b", "\"a"], ["", ""]]);
         assert_eq!(pairs("de,en", ','), [[""; 2]; 0]);
+    }
+
+    #[test]
+    fn quotes_around_values_that_tabs_separate() {
+        let quoted = [["Er sagte \"ja\".", "a"], ["\"", "b"], ["c \"d\"", "e"]];
+        for table in [
+            // Only what needs it.
+            "en\tde\n\"Er sagte \"\"ja\"\".\"\ta\n\"\"\"\"\tb\n\"c \"\"d\"\"\"\te\n",
+            // Everything.
+            "\"en\"\t\"de\"\n\"Er sagte \"\"ja\"\".\"\t\"a\"\n\"\"\"\"\t\"b\"\n\"c \"\"d\"\"\"\t\"e\"\n",
+            // Everything but the names.
+            "en\tde\n\"Er sagte \"\"ja\"\".\"\t\"a\"\n\"\"\"\"\t\"b\"\n\"c \"\"d\"\"\"\t\"e\"\n",
+        ] {
+            assert_eq!(pairs(table, '\t'), quoted, "{table}");
+        }
+        assert_eq!(pairs("en\tde\n\"a\"\t\"b c\"\n\"d\"\t\n", '\t'), [["a", "b c"], ["d", ""]]);
+        assert_eq!(pairs("\"en\"\t\"de\"\n\"a\nb\tc\"\t\"d\"\n", '\t'), [["a b\tc", "d"]]);
+        // Text that nobody has quoted.
+        let plain = "en\tde\n\"Yes\", he said.\t\"Ja.\"\n\"No.\"\t\"Nein.\"\n\"\"a\"\"\t\"\"\n\"b\tc\"\n";
+        let expected =
+            [["\"Yes\", he said.", "\"Ja.\""], ["\"No.\"", "\"Nein.\""], ["\"\"a\"\"", "\"\""], ["\"b", "c\""]];
+        assert_eq!(pairs(plain, '\t'), expected);
+    }
+
+    #[test]
+    fn separators_that_the_name_does_not_tell() {
+        for table in ["en;de\na, b;c\n", "en\tde\na, b\tc\n", "en|de\na, b|c\n", "id;en;de\n1;a, b;\"c\"\n"] {
+            for separator in [',', '\t'] {
+                assert_eq!(pairs(table, separator), [["a, b", "c"]], "{table}");
+            }
+        }
+        assert_eq!(pairs("en,de\n\"a; b\",c\n", '\t'), [["a; b", "c"]]);
+    }
+
+    #[test]
+    fn a_table_without_names_has_numbers() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.tsv");
+        let shard = Shard { name: "hub:o/set t.tsv".into(), path: path.clone() };
+        let open = |table: &str, source: Column, target: Column, separator: char| {
+            std::fs::write(&path, table).unwrap();
+            let (pairs, error) = read_columns(&shard, source, target, separator);
+            (pairs, error.map(|error| error.to_string()).unwrap_or_default())
+        };
+        let number = Column::Number;
+        let (pairs, error) = open("Guten Tag\tHello\nJa\tYes\n", number(2), number(1), '\t');
+        assert_eq!(
+            (pairs, error.as_str()),
+            (vec![["Hello", "Guten Tag"], ["Yes", "Ja"]].into_iter().map(|pair| pair.map(str::to_owned)).collect(), "")
+        );
+        let (pairs, _) = open("1,\"a, b\",c\n2,d,e\n", number(2), number(3), ',');
+        assert_eq!(pairs, [["a, b", "c"], ["d", "e"]]);
+        let (pairs, _) = open("a, b;c\nd;e\n", number(1), number(2), ';');
+        assert_eq!(pairs, [["a, b", "c"], ["d", "e"]]);
+        // With a name, the first line is of names.
+        let (pairs, _) = open("en\tde\na\tb\n", "en".into(), number(2), '\t');
+        assert_eq!(pairs, [["a", "b"]]);
+        let (_, error) = open("Guten Tag\tHello\n", "de".into(), "en".into(), '\t');
+        let says =
+            ["there are no columns `de` and `en`", "name two of Guten Tag, Hello", "count its columns, source = 1"];
+        assert!(says.iter().all(|says| error.contains(says)), "{error}");
+        let (_, error) = open("a\tb\n", number(1), number(3), '\t');
+        assert!(error.contains("there are no columns 1 and 3, but 2\n") && error.contains("t.tsv:1\n"), "{error}");
+        let (_, error) = open("'en','de'\n'a','b'\n", "en".into(), "de".into(), ',');
+        assert!(error.contains("values are quoted with '"), "{error}");
+    }
+
+    #[test]
+    fn a_quote_that_a_backslash_escapes_is_refused() {
+        let (pairs, error) = read(b"en,de\na\\,\"b\\\"\n\"c\",\"d\\\",\n\"Er sagte \\\"ja\\\".\",e\n", ',');
+        assert_eq!(pairs, [["a\\", "b\\"]]);
+        let error = error.unwrap();
+        assert_eq!(error.place().unwrap().line, 3);
+        let (_, error) = read(b"en,de\n\"Er sagte \\\"ja\\\".\",e\n", ',');
+        let error = error.unwrap().to_string();
+        assert!(error.contains("escaped by a backslash") && error.contains("t.csv:2\n"), "{error}");
     }
 
     proptest! {

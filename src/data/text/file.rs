@@ -229,6 +229,16 @@ impl LineReader {
         Ok(true)
     }
 
+    /// The bytes that come next, none at the end of the file: for what is not made of lines. They stay until they are consumed.
+    pub fn fill(&mut self) -> Result<&[u8]> {
+        self.reader.fill_buf().map_err(|error| self.packing.failed(&self.path, error))
+    }
+
+    /// Takes the first of those bytes away.
+    pub fn consume(&mut self, count: usize) {
+        self.reader.consume(count);
+    }
+
     /// Appends the next line with its end.
     fn append_line(&mut self, buffer: &mut Vec<u8>) -> Result<bool> {
         let line = match &mut self.columns {

@@ -204,6 +204,7 @@ impl Tokenizer {
     /// # Errors
     /// As for [`Tokenizer::load`], without a file to name.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self> {
+        let bytes = file::without_mark(bytes);
         if bytes.is_empty() {
             return Err(Error::failure("this is not a tokenizer: it is empty"));
         }

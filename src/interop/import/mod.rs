@@ -40,12 +40,44 @@ pub struct Imported {
 /// # Errors
 /// There is no model, or it is not supported; all problems are named.
 pub fn import(source: &Path) -> Result<Imported> {
+    let has = |name: &str| source.join(name).is_file();
+    if let (false, Some(error)) = (has(hf_marian::WEIGHTS) || marian::is_model(source), unread(&has)) {
+        return Err(error.at(source));
+    }
     if marian::is_model(source) { marian::import(source) } else { hf_marian::import(source) }
 }
 
-/// Reads one of the small files.
+/// The error for weights in a form that is not read, if they are in one; `has` says whether there is a file of that name. (One
+/// pickle alone is looked for elsewhere, since the hub's converter may have replaced it.)
+pub fn unread(has: &dyn Fn(&str) -> bool) -> Option<Error> {
+    let (what, form) = match has {
+        has if has("model.safetensors.index.json") => {
+            ("model.safetensors.index.json: the weights are in several files", "")
+        }
+        has if has("pytorch_model.bin.index.json") => (
+            "pytorch_model.bin.index.json: the weights are in several pickles, which can run any code and are never read here",
+            "",
+        ),
+        has if has(hf_marian::PICKLE) => return None,
+        has if has("tf_model.h5") => {
+            ("tf_model.h5: the weights are TensorFlow's, which are not read", ", from_tf=True")
+        }
+        has if has("flax_model.msgpack") => {
+            ("flax_model.msgpack: the weights are Flax's, which are not read", ", from_flax=True")
+        }
+        _ => return None,
+    };
+    let error = Error::failure(format!("{what}; mt reads one {}", hf_marian::WEIGHTS));
+    Some(error.help(format!(
+        "save them as one, in Python: from transformers import MarianMTModel; MarianMTModel.from_pretrained(\"DIR\"{form})\
+         .save_pretrained(\"ONE\", max_shard_size=\"100GB\"); copy the other files beside it, and import that folder"
+    )))
+}
+
+/// Reads one of the small files, without a byte order mark (a SentencePiece model never begins like one).
 fn read(file: &Path) -> Result<Vec<u8>> {
-    file::read_at_most(file, MOST_BYTES).map_err(|error| Error::io("read the model", file, error))
+    let bytes = file::read_at_most(file, MOST_BYTES).map_err(|error| Error::io("read the model", file, error))?;
+    Ok(file::without_mark(bytes))
 }
 
 /// The parameters of a model whose weights are in `weights`. Fails if that file is too small to hold them, so that sizes

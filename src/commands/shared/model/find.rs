@@ -15,10 +15,11 @@ use crate::interop::import::marian;
 /// The resolved configuration of a run or model directory.
 pub fn config_of(directory: &Path) -> Result<Config> {
     let file = directory.join(checkpoint::CONFIG_FILE);
-    let is_hub = directory.iter().any(|part| part.to_string_lossy().starts_with(hub_model::PREFIX));
+    let is_hub = hub_model::is_named_within(directory);
     if !is_hub && !is_there(directory)? {
         let error = Error::failure("there is no such directory").at(directory);
-        return Err(error.help("name a run directory (runs/<name>) or a model directory"));
+        let error = error.help("name a run directory (runs/<name>) or a model directory");
+        return Err(hub_model::advised(error, directory));
     }
     let has_config = file.try_exists().map_err(|error| Error::io("read the configuration", &file, error))?;
     if let (false, Some((run, step))) = (has_config, checkpoint::run_and_step(directory)) {
@@ -92,7 +93,8 @@ pub fn directory(named: Option<&Path>, common: &Common) -> Result<PathBuf> {
         if !is_there {
             let name = if named.is_some() { "the model's" } else { "$MT_MODEL's" };
             let error = Error::failure(format!("{name} directory does not exist")).at(&directory);
-            return Err(error.help(check_directory(&directory)).more_help("`mt train` writes models into runs/<name>"));
+            let error = hub_model::advised(error.help(check_directory(&directory)), &directory);
+            return Err(error.more_help("`mt train` writes models into runs/<name>"));
         }
         return Ok(whole_path(directory));
     }

@@ -48,6 +48,15 @@ fn the_library_s_tokenizers_are_used_as_they_are() {
 }
 
 /// The library's Unigram finds its special tokens in text, even if it is told not to.
+/// As some editors leave the file.
+#[test]
+fn a_byte_order_mark_is_no_part_of_the_tokenizer() {
+    for json in [foreign().to_string(), CASED.json().to_owned()] {
+        let tokenizer = Tokenizer::from_bytes(format!("\u{feff}{json}").into_bytes()).unwrap();
+        assert_eq!(tokenizer.json(), Tokenizer::from_bytes(json.into_bytes()).unwrap().json());
+    }
+}
+
 #[test]
 fn a_special_token_in_text_is_spelled() {
     let pieces = ["<pad>", "<s>", "</s>", "<unk>", "▁", "a", "<", "/", "s", "▁a"];

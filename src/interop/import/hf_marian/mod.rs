@@ -157,10 +157,7 @@ fn other_model(directory: &Path) -> Option<Error> {
 
 /// Reads a JSON object.
 fn read_json(file: &Path) -> Result<Map<String, Value>> {
-    let bytes = read(file)?;
-    // Some editors begin a text with a byte order mark.
-    let json = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&bytes);
-    serde_json::from_slice(json).map_err(|error| {
+    serde_json::from_slice(&read(file)?).map_err(|error| {
         let what = format!("not a JSON object: {error}");
         Error::failure(what).at(file).caused_by(error).help("it is damaged: fetch it again")
     })

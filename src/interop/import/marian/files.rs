@@ -149,11 +149,9 @@ pub(super) fn entries(file: &Path) -> Result<Vec<(String, Value)>> {
     yaml::table(&text(file)?).map_err(|error| error.at(file))
 }
 
-/// The text of a small file, without a byte order mark.
+/// The text of a small file.
 pub(super) fn text(file: &Path) -> Result<String> {
-    let text = String::from_utf8(read(file)?)
-        .map_err(|error| Error::failure("this is not UTF-8 text").at(file).caused_by(error))?;
-    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+    String::from_utf8(read(file)?).map_err(|error| Error::failure("this is not UTF-8 text").at(file).caused_by(error))
 }
 
 /// Finds a file that a `decoder.yml` names: its path may be that of another machine.
