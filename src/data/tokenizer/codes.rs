@@ -60,12 +60,15 @@ impl Version {
     }
 }
 
+/// Two symbols that are merged.
+type Pair = (Box<str>, Box<str>);
+
 /// Merges that split words, and the pieces that they may make.
 #[derive(Clone, Debug)]
 pub struct Codes {
     version: Version,
     /// The pairs in the order of their ranks.
-    pairs: Vec<(Box<str>, Box<str>)>,
+    pairs: Vec<Pair>,
     /// What a word may be split into, with [`JOINER`]; `None`: anything.
     vocabulary: Option<HashSet<Box<str>>>,
     /// The ids of all symbols of the merges.
@@ -74,7 +77,7 @@ pub struct Codes {
     names: Vec<Box<str>>,
     merges: Merges,
     /// What a symbol was merged from.
-    parts: HashMap<Box<str>, (Box<str>, Box<str>)>,
+    parts: HashMap<Box<str>, Pair>,
 }
 
 impl PartialEq for Codes {
@@ -107,7 +110,7 @@ impl Codes {
         first.starts_with(HEADER) || (is_merge && std::iter::once(first).chain(lines).filter_map(fields).any(has_end))
     }
 
-    fn new(version: Version, pairs: Vec<(Box<str>, Box<str>)>, vocabulary: Option<HashSet<Box<str>>>) -> Self {
+    fn new(version: Version, pairs: Vec<Pair>, vocabulary: Option<HashSet<Box<str>>>) -> Self {
         let (mut symbols, mut names, mut merges) = (HashMap::new(), Vec::new(), Merges::together());
         let mut id = |symbol: &str| match symbols.get(symbol) {
             Some(id) => *id,
@@ -314,7 +317,7 @@ fn lines(path: &Path) -> Result<Vec<String>> {
 }
 
 /// Reads the lines of a file of codes.
-fn pairs(lines: &[String], path: &Path) -> Result<(Version, Vec<(Box<str>, Box<str>)>)> {
+fn pairs(lines: &[String], path: &Path) -> Result<(Version, Vec<Pair>)> {
     let header = lines.first().and_then(|line| line.strip_prefix(HEADER));
     let stated = header.map(|header| header.split_whitespace().next_back().unwrap_or_default());
     let version = match stated {
@@ -329,7 +332,7 @@ fn pairs(lines: &[String], path: &Path) -> Result<(Version, Vec<(Box<str>, Box<s
         None => Version::Apart,
     };
     let (skipped, is_fastbpe) = (usize::from(header.is_some()), header.is_none() && version == Version::Attached);
-    let mut pairs: Vec<(Box<str>, Box<str>)> = Vec::with_capacity(lines.len());
+    let mut pairs: Vec<Pair> = Vec::with_capacity(lines.len());
     for (number, line) in (1..).zip(lines).skip(skipped) {
         let Some((left, right, _)) = fields(line).filter(|(.., is_counted)| *is_counted == is_fastbpe) else {
             let form = if is_fastbpe { "two symbols and a count (fastBPE)" } else { "two symbols (subword-nmt)" };
