@@ -116,7 +116,7 @@ mod tests {
         }
     }
 
-    /// The values are those of Python 3.13's `posixpath`.
+    /// The values are those of Python 3.11's `posixpath`.
     #[test]
     fn paths_are_expanded_as_by_python() {
         let home_of = |user: &OsStr| match user.to_str()? {
