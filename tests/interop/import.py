@@ -81,11 +81,11 @@ def make(folder, name, shape, shared, dtype, tags, models, seed, lines):
             else:
                 value.normal_(std=0.2)
         model.final_logits_bias.normal_(std=0.5)
-        ends(model, MarianTokenizer.from_pretrained(here), lines)
         # As `transformers` converts Marian's models: padding has an embedding of zeros and a logit of 0, here far above all
         # others, and is left out by renormalising.
-        for table in {model.model.shared.weight, model.model.get_decoder().embed_tokens.weight, model.lm_head.weight}:
+        for table in (model.model.get_decoder().embed_tokens.weight, model.lm_head.weight):
             table[pad] = 0
+        ends(model, MarianTokenizer.from_pretrained(here), lines)
         model.final_logits_bias.sub_(15)
         model.final_logits_bias[0, pad] = 0
     model.generation_config.bad_words_ids = [[pad]]
