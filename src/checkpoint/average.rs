@@ -20,9 +20,10 @@ pub fn average(directories: &[PathBuf], layout: &[Slot], flat: &mut [f32]) -> Re
     weighted_average(directories, &vec![1.0; directories.len()], layout, flat).map(|_| ())
 }
 
-/// As [`average`], where each model counts as much as its weight says: positive numbers, one for each directory. Returns how alike
-/// the models are: the mean cosine between the weights of two of them (but the output's bias), each pair counting as much as in the result's norm. Models
-/// of one training are near 1, those trained apart near 0, and their mean is of no use. 1 for a single model.
+/// As [`average`], where each model counts as much as its weight says: positive numbers, one for each directory. Returns how
+/// alike the models are: the mean cosine between the weights of two of them (but the output's bias), each pair counting as much
+/// as in the result's norm. Models of one training are near 1, those trained apart near 0, and their mean is of no use. 1 for a
+/// single model.
 ///
 /// # Errors
 /// As there.

@@ -10,9 +10,9 @@ use uzers::os::unix::UserExt;
 
 use crate::error::{Error, Result};
 
-/// The user's directory for what can be had again: `XDG_CACHE_HOME` ([`named`]), else `.cache` in the home directory, which is `HOME`, or as
-/// the password database says. `None` if there is neither. A directory that everybody may write, such as /tmp, is no
-/// replacement: others could put files there.
+/// The user's directory for what can be had again: `XDG_CACHE_HOME` ([`named`]), else `.cache` in the home directory, which is
+/// `HOME`, or as the password database says. `None` if there is neither. A directory that everybody may write, such as /tmp, is
+/// no replacement: others could put files there.
 pub fn user_cache() -> Option<PathBuf> {
     chosen(named("XDG_CACHE_HOME"), env::home_dir())
 }

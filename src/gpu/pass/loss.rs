@@ -13,7 +13,8 @@ pub(in crate::gpu) const LOGIT_BYTES: usize = 2 << 30;
 /// The fewest rows of a chunk of logits, where memory is short.
 const FEWEST_LOGIT_ROWS: usize = 256;
 impl Pass<'_> {
-    /// Adds the losses to the sums; `weights` may be [`Address::NONE`], for 1 everywhere. In training, also adds to the gradients of the projection; returns that of the states.
+    /// Adds the losses to the sums; `weights` may be [`Address::NONE`], for 1 everywhere. In training, also adds to the
+    /// gradients of the projection; returns that of the states.
     pub(super) fn loss(
         &mut self,
         output: &Linear,

@@ -5,6 +5,7 @@
 //! All problems are reported together: unsupported settings in `config.json`, missing and superfluous tensors, and missing
 //! files.
 
+mod keys;
 mod settings;
 mod tensors;
 mod vocabulary;
