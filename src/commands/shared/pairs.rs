@@ -120,7 +120,7 @@ impl<'a> Pairs<'a> {
                 Error::failure("this is not a line of an n-best list: `NUMBER ||| TEXT ||| …`, numbered from 0");
             return at(error.help(HELP), self);
         };
-        if entry.number + 1 < self.lines[0] {
+        if entry.number.saturating_add(1) < self.lines[0] {
             let (number, before) = (entry.number, self.lines[0] - 1);
             let error = Error::failure(format!("the number {number} follows {before}, but they must not fall"));
             return at(error.help("sort the list by its numbers; the lines before it are done"), self);
@@ -205,6 +205,7 @@ mod tests {
         for (lines, told) in [
             ("0 ||| A\n1 ||| B\n0 ||| A\n", "list:3"),
             ("0 ||| A\n1 ||| B\n3 ||| D\n", "no source 3"),
+            ("0 ||| A\n1 ||| B\n18446744073709551615 ||| D\n", "no source 18446744073709551615"),
             ("0 ||| A\n1 ||| B\nC\n", "not a line of an n-best list"),
             ("0 ||| A\n1 ||| B\nx ||| C\n", "list:3"),
         ] {
