@@ -17,7 +17,7 @@
 //! Dependencies point one way: `main → commands → {interop, report} → {config, train, decode, metrics, checkpoint} →
 //! {infer, gpu} → {model, data} → {ops, hub, device} → rng`. Beside this order, [`cli`], with which [`commands`] and `main`
 //! read the command line, imports only names of keys, from [`config`], to explain a flag that is none; [`metrics`], [`hub`], [`device`] and [`rng`] import nothing of ours but
-//! [`error`], [`console`], `file`, `signature` and `choice`.
+//! [`error`], [`console`], `file`, `foreign`, `limits`, `signature` and `choice`.
 //!
 //! The configuration is an exception to the order. The names that it may use for a thing (`choice`, which imports [`error`]
 //! alone) stand in the module that implements the thing, and so do the keys of schedules and optimizers. All other keys
@@ -43,11 +43,13 @@ pub mod device;
 pub mod error;
 pub mod explanation;
 mod file;
+mod foreign;
 pub mod gpu;
 pub mod hub;
 pub mod infer;
 pub mod interop;
 mod key;
+mod limits;
 pub mod metrics;
 pub mod model;
 pub mod ops;
