@@ -2,11 +2,11 @@
 
 CARGO ?= cargo
 # Passed on to `cargo test` or the script, for example: make test ARGS='--test metrics'.
-# build, demo, lint, sanitize and metal-check take none.
+# build, demo, lint, dist and metal-check take none.
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-long test-sacrebleu test-interop test-report fuzz bench bench-train bench-decode bench-eval lint deny sanitize cuda gpu-test gpu-bench metal-check
+.PHONY: help build demo test test-long test-sacrebleu test-interop test-report fuzz bench bench-train bench-decode bench-eval lint deny dist sanitize cuda gpu-test gpu-bench metal-check
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,8 +63,11 @@ lint: ## Check formatting and lints, and that the fuzz targets compile
 deny: ## Check licences, duplicates, sources and advisories of the dependencies (cargo-deny; the last needs the network)
 	$(CARGO) deny check $(ARGS)
 
-sanitize: ## Run the tests of unsafe code under the address sanitizer (nightly compiler)
-	scripts/sanitize.sh
+sanitize: ## Run the tests of unsafe code under the address sanitizer, or ARGS=thread: the thread sanitizer (nightly compiler)
+	scripts/sanitize.sh $(ARGS)
+
+dist: build ## Make target/dist: an archive with the binary, its SBOM and checksums (cargo-cyclonedx)
+	scripts/dist.sh
 
 cuda: ## Build target/cuda/release/mt with CUDA kernels; needs no GPU
 	scripts/cuda-build.sh $(ARGS)

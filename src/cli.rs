@@ -6,9 +6,14 @@ mod explained;
 mod models;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::console::{is_harmful, message, messages};
+use crate::error::Error;
 
 pub use color::Color;
 pub use eval::{EvalArgs, MetricArgs, ScoreFormat, SignificanceArgs};
@@ -37,6 +42,22 @@ impl Cli {
         let matches = matches.map_err(|error| explained::explained(error, &command, arguments))?;
         Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
     }
+}
+
+/// Prints what parsing the arguments said, help or an error, and returns the exit code. A reader of the help that has gone away
+/// is no error; a full disk is.
+pub fn said(said: &clap::Error) -> ExitCode {
+    let plain = said.to_string();
+    // An argument may be the name of somebody's file.
+    if said.use_stderr() && plain.contains(|c| is_harmful(c) && c != '\n') {
+        message(plain.trim_end());
+    } else if let Err(error) = said.print().and_then(|()| std::io::stdout().flush())
+        && error.kind() != std::io::ErrorKind::BrokenPipe
+    {
+        messages(format_args!("error: {}", Error::io("write", "stdout", error)));
+        return ExitCode::FAILURE;
+    }
+    ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(1))
 }
 
 /// Flags that every command takes.

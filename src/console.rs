@@ -115,21 +115,63 @@ pub fn progress_bar(counted: Counted, total: Option<u64>) -> ProgressBar {
     }
 }
 
-/// A message as it is shown: with coloured labels if that is wanted, and without what would command the terminal, since a path
-/// or a line of text that is quoted may hold anything.
+/// A message as it is shown: with coloured labels if that is wanted, and without what would command the terminal or forge
+/// another message, since a path or a line of text that is quoted may hold anything.
 pub fn shown(text: &str) -> Cow<'_, str> {
-    let text = harmless(text);
+    finished(indented(harmless(text)))
+}
+
+/// Several messages in one text, as [`crate::error::Error`] writes them: it has made sure that each line is its own.
+pub fn messages(text: impl Display) {
+    let text = text.to_string();
+    let _ = writeln!(std::io::stderr(), "{}", finished(harmless(&text)));
+}
+
+fn finished(text: Cow<'_, str>) -> Cow<'_, str> {
     if manner().coloured { coloured(&text).into() } else { text }
 }
 
-/// Control characters are written as escapes.
-fn harmless(text: &str) -> Cow<'_, str> {
-    let commands = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
-    if !text.contains(commands) {
+/// Whether a character commands a terminal, changes the order or the lines in which text is shown, is shown as nothing though it
+/// may say something, or may not be in text at all. Joiners and marks of direction stay: words of some languages need them.
+pub fn is_harmful(c: char) -> bool {
+    let orders = matches!(c, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}');
+    let is_invisible = matches!(c, '\u{E0000}'..='\u{E007F}' | '\u{FFF9}'..='\u{FFFB}');
+    c.is_control() || orders || is_invisible || (u32::from(c) & 0xFFFE) == 0xFFFE
+}
+
+/// Text whose harmful characters ([`is_harmful`]) are written as escapes, but for line breaks and tabs.
+pub fn harmless(text: &str) -> Cow<'_, str> {
+    escaped(text, |c| is_harmful(c) && !matches!(c, '\n' | '\t'), |c| c.escape_default().to_string())
+}
+
+/// As [`harmless`], but line breaks are escaped, too: for text that others wrote, inside a message.
+pub fn in_one_line(text: &str) -> Cow<'_, str> {
+    escaped(text, |c| is_harmful(c) && c != '\t', |c| c.escape_default().to_string())
+}
+
+/// JSON whose harmful characters are written as JSON's escapes: it says the same.
+pub fn harmless_json(json: &str) -> Cow<'_, str> {
+    let escape = |c: char| c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect();
+    escaped(json, |c| is_harmful(c) && c != '\n', escape)
+}
+
+fn escaped(text: &str, is_escaped: impl Fn(char) -> bool, escape: impl Fn(char) -> String) -> Cow<'_, str> {
+    if !text.contains(&is_escaped) {
         return text.into();
     }
-    let written = |c: char| if commands(c) { c.escape_default().to_string() } else { c.to_string() };
+    let written = |c: char| if is_escaped(c) { escape(c) } else { c.to_string() };
     text.chars().map(written).collect::<String>().into()
+}
+
+/// Begins each line after the first with spaces, so that none looks like another message.
+fn indented(text: Cow<'_, str>) -> Cow<'_, str> {
+    let is_forged = |line: &str| !line.starts_with("  ");
+    if !text.split('\n').skip(1).any(is_forged) {
+        return text;
+    }
+    let mut lines = text.split('\n');
+    let first = lines.next().unwrap_or_default().to_owned();
+    lines.fold(first, |text, line| text + if is_forged(line) { "\n  " } else { "\n" } + line).into()
 }
 
 /// Colours the labels with which lines begin, as in the compiler's messages.
@@ -194,11 +236,34 @@ mod tests {
 
     #[test]
     fn what_is_quoted_cannot_command_the_terminal() {
-        for (text, expected) in
-            [("größe\n\tx", "größe\n\tx"), ("a\u{1b}[2Jb\r\u{7}\0\u{9b}", "a\\u{1b}[2Jb\\r\\u{7}\\u{0}\\u{9b}")]
-        {
+        for (text, expected) in [
+            ("größe\n\tx", "größe\n\tx"),
+            ("a\u{1b}[2Jb\r\u{7}\0\u{9b}", "a\\u{1b}[2Jb\\r\\u{7}\\u{0}\\u{9b}"),
+            ("a\u{202e}b\u{2066}c\u{2028}d\u{e0041}\u{fffe}", "a\\u{202e}b\\u{2066}c\\u{2028}d\\u{e0041}\\u{fffe}"),
+            // Persian, Hebrew and an emoji need theirs.
+            (
+                "می\u{200c}خواهم \u{200f}א\u{200e} 👩\u{200d}🚀 \u{feff}",
+                "می\u{200c}خواهم \u{200f}א\u{200e} 👩\u{200d}🚀 \u{feff}",
+            ),
+        ] {
             assert_eq!(harmless(text), expected);
         }
+        assert_eq!(in_one_line("a\nb\u{202e}"), "a\\nb\\u{202e}");
+    }
+
+    #[test]
+    fn what_is_quoted_cannot_forge_a_message() {
+        let text = "warning: in a\nerror: forged\n\n  --> b";
+        assert_eq!(shown(text), "warning: in a\n  error: forged\n  \n  --> b");
+        assert_eq!(shown("one\n  help: two"), "one\n  help: two");
+    }
+
+    #[test]
+    fn harmless_json_says_the_same() {
+        let value = serde_json::json!({ "a\u{9b}": "x\u{202e}\u{e0041}\n\u{1b}é" });
+        let (plain, json) = (value.to_string(), harmless_json(&value.to_string()).into_owned());
+        assert!(json != plain && !json.contains(is_harmful), "{json}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap(), value);
     }
 
     #[test]

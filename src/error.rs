@@ -10,10 +10,13 @@
 //!
 //! and carries the exit code that `mt` ends with.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use crate::console::in_one_line;
 use crate::file::{is_out_of_files, may_pass};
+use crate::limits;
 use crate::signature::Signature;
 
 /// The crate's result type.
@@ -274,9 +277,27 @@ fn is_of_open_files(error: &std::io::Error) -> bool {
     errors.into_iter().any(|full| error.raw_os_error() == Some(full.raw_os_error()))
 }
 
+/// A part of a message, which others may have written: no longer than a message should be, and in one line but for lists of ours,
+/// which nobody takes for another message.
+fn part(text: &str) -> Cow<'_, str> {
+    const ITEM: &str = "\n    ";
+    let text: Cow<'_, str> = match text.contains(ITEM) {
+        true => text.split(ITEM).map(in_one_line).collect::<Vec<_>>().join(ITEM).into(),
+        false => in_one_line(text),
+    };
+    let length = text.chars().count();
+    if length <= limits::LONGEST_MESSAGE {
+        return text;
+    }
+    let half = limits::LONGEST_MESSAGE / 2;
+    let (start, end): (String, String) =
+        (text.chars().take(half).collect(), text.chars().skip(length - half).collect());
+    format!("{start} … ({} characters left out) … {end}", length - 2 * half).into()
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.path.display())?;
+        write!(f, "{}", part(&self.path.to_string_lossy()))?;
         if self.line > 0 {
             write!(f, ":{}", self.line)?;
             if self.column > 0 {
@@ -289,19 +310,22 @@ impl fmt::Display for Place {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, error) in self.all().enumerate() {
+        for (i, error) in self.all().take(limits::MOST_ERRORS).enumerate() {
             if i > 0 {
                 write!(f, "\nerror: ")?;
             }
-            write!(f, "{}", error.inner.what)?;
+            write!(f, "{}", part(&error.inner.what))?;
             if let Some(place) = &error.inner.place {
                 write!(f, "\n  --> {place}")?;
             }
             if let Some(help) = &error.inner.help {
-                write!(f, "\n  help: {help}")?;
+                write!(f, "\n  help: {}", part(help))?;
             }
         }
-        Ok(())
+        match self.all().count().saturating_sub(limits::MOST_ERRORS) {
+            0 => Ok(()),
+            more => write!(f, "\nerror: and {more} more of them: mend these first"),
+        }
     }
 }
 
@@ -366,6 +390,18 @@ mod tests {
             "unknown key `dropuot` in [model]\n  --> a.toml:12:1\n  help: did you mean `dropout`?"
         );
         assert_eq!(error.exit_code(), 2);
+    }
+
+    #[test]
+    fn what_is_quoted_forges_no_line_and_fills_no_screen() {
+        let error = Error::failure("bad key `a\nerror: forged\u{202e}`").at("b\n  help: run this").help("c\u{1b}[2J");
+        let text = "bad key `a\\nerror: forged\\u{202e}`\n  --> b\\n  help: run this\n  help: c\\u{1b}[2J";
+        assert_eq!(error.to_string(), text);
+        let long = Error::failure("ä".repeat(1_000_000)).to_string();
+        assert!(long.chars().count() < limits::LONGEST_MESSAGE + 100 && long.contains("996000 characters left out"));
+        let many = Error::many((0..300_000).map(|i| Error::failure(format!("error {i}"))).collect());
+        assert_eq!((many.to_string().lines().count(), many.all().count()), (limits::MOST_ERRORS + 1, 300_000));
+        assert!(many.to_string().ends_with("\nerror: and 299900 more of them: mend these first"), "{many}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use mt::allocator::Allocator;
 use mt::cli::{Cli, Color};
-use mt::console::{Manner, message, set_manner};
+use mt::console::{Manner, message, messages, set_manner};
 use mt::error::Error;
 
 #[global_allocator]
@@ -15,7 +15,10 @@ static ALLOCATOR: Allocator = Allocator;
 fn main() -> ExitCode {
     mt::device::configure_libraries();
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let cli = Cli::of(&arguments).unwrap_or_else(|error| error.exit());
+    let cli = match Cli::of(&arguments) {
+        Ok(cli) => cli,
+        Err(said) => return mt::cli::said(&said),
+    };
     set_manner(Manner { coloured: is_coloured(cli.common.color), quiet: cli.common.quiet });
     match mt::commands::run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
@@ -42,7 +45,7 @@ fn is_coloured(color: Color) -> bool {
 
 /// Prints what is wrong, where, and what to do; with `-v` also the causes.
 fn report(error: &Error, cli: &Cli) {
-    message(format_args!("error: {error}"));
+    messages(format_args!("error: {error}"));
     if cli.common.verbose {
         let mut cause = std::error::Error::source(error);
         while let Some(source) = cause {

@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
@@ -16,8 +17,10 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 
 use super::disk::HashingFile;
 use super::manifest::FileEntry;
+use crate::console::in_one_line;
 use crate::error::{Error, Result};
 use crate::file;
+use crate::limits;
 use crate::ops::matmul::int8::{Quantised, Values};
 
 /// Elements converted at a time: the bytes stay in the second-level cache.
@@ -246,7 +249,7 @@ impl TensorFile {
             this.places.push(place.ok());
         }
         for (name, info) in tensors.iter().filter(|(name, _)| !expected.contains(name)) {
-            this.problems.push(format!("superfluous: `{name}` {:?}", info.shape));
+            this.problems.push(format!("superfluous: `{}` {:?}", in_one_line(name), info.shape));
         }
         Ok(this)
     }
@@ -352,6 +355,14 @@ impl TensorFile {
     /// # Errors
     /// There was a problem.
     pub fn finish(self) -> Result<()> {
+        self.check()
+    }
+
+    /// Compares the file with the layout before anything is allocated for it.
+    ///
+    /// # Errors
+    /// As far as they are known: tensors are missing, superfluous, of another shape or type, or hold NaN or infinities.
+    pub fn check(&self) -> Result<()> {
         let count = self.problems.len();
         if count == 0 {
             return Ok(());
@@ -365,7 +376,7 @@ impl TensorFile {
             what += &format!("\n    and {} more", count - MAX_PROBLEMS);
         }
         Err(Error::failure(what)
-            .at(self.data.path)
+            .at(&self.data.path)
             .help("the file belongs to another configuration or vocabulary, or it is damaged"))
     }
 }
@@ -443,6 +454,9 @@ fn read_header(path: &Path) -> Result<(File, Header)> {
     file::refuse_placeholder(path).map_err(read_error)?;
     let mut file = File::open(path).map_err(read_error)?;
     let size = metadata.len();
+    if is_sparse(&metadata) {
+        return Err(invalid("most of its bytes were never written".into()));
+    }
     let mut length = [0; LENGTH_BYTES as usize];
     if size < LENGTH_BYTES {
         return Err(invalid(format!("it has only {size} bytes")));
@@ -464,6 +478,13 @@ fn read_header(path: &Path) -> Result<(File, Header)> {
         return Err(invalid(format!("{} bytes of tensors in a file of {size}", checked.data_len())));
     }
     Ok((file, Header { data, tensors }))
+}
+
+/// Whether most of a file are holes, as of one that a download has only made room for. (Some network file systems count no blocks.)
+fn is_sparse(metadata: &std::fs::Metadata) -> bool {
+    const BLOCK: u64 = 512;
+    let allocated = metadata.blocks().saturating_mul(BLOCK);
+    allocated > 0 && allocated < metadata.len() / limits::MOST_SPARSE
 }
 
 /// The tensors of a header. Unlike a map, it refuses a name that occurs twice.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::shared::model::{check_weights, config_of, named, slots, vocabulary, write_model};
-use super::shared::output::print;
+use super::shared::output::print_json;
 use super::shared::run::record::refuse_other_model;
 use super::shared::run::restore;
 use crate::checkpoint::{self, Located};
@@ -76,7 +76,7 @@ fn of_run(run: &Path, args: &AverageArgs, common: &Common) -> Result<()> {
     write_model(&args.out, &config, &tokenizers, &named(parameters.entries(), &flat), &made_from)?;
     if common.json {
         let updates: Vec<u64> = chosen.iter().map(|(step, _)| *step).collect();
-        print(json!({ "out": args.out.display().to_string(), "models": [shown(run)], "updates": updates }))?;
+        print_json(&json!({ "out": args.out.display().to_string(), "models": [shown(run)], "updates": updates }))?;
     }
     tell(&averaged, &args.out);
     Ok(())
@@ -123,7 +123,7 @@ fn of_models(models: &[PathBuf], args: &AverageArgs, common: &Common) -> Result<
     write_model(&args.out, config, tokenizers, &named(parameters.entries(), &flat), &format!("{averaged} (average)"))?;
     if common.json {
         let models: Vec<String> = models.iter().map(|model| shown(model)).collect();
-        print(json!({ "out": args.out.display().to_string(), "models": models, "updates": [] }))?;
+        print_json(&json!({ "out": args.out.display().to_string(), "models": models, "updates": [] }))?;
     }
     tell(&averaged, &args.out);
     Ok(())

@@ -59,7 +59,7 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
             None => all.extend(stacked(vectors)?),
             Some(output) => {
                 let result = written.write(vectors.len(), || {
-                    vectors.iter().try_for_each(|vector| output.line(&serde_json::json!(vector).to_string()))?;
+                    vectors.iter().try_for_each(|vector| output.json(&serde_json::json!(vector)))?;
                     let of_cut = of_cut(&cut, count, lines.name());
                     written.note([lines.warnings(), tags.warnings(), of_cut.into_iter().collect()].concat());
                     output.flush()

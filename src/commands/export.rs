@@ -1,7 +1,7 @@
 //! `mt export`
 
 use super::shared::model;
-use super::shared::output::print;
+use super::shared::output::print_json;
 use crate::checkpoint;
 use crate::cli::{Common, ExportArgs};
 use crate::console::{info, note};
@@ -30,7 +30,7 @@ pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {
         Format::HfMarian => hf_marian::export(&exported, &args.out)?,
     }
     if common.json {
-        print(serde_json::json!({ "out": args.out.to_string_lossy(), "format": format }))?;
+        print_json(&serde_json::json!({ "out": args.out.to_string_lossy(), "format": format }))?;
     } else {
         info(format_args!("written to {}", args.out.display()));
     }

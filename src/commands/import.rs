@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::shared::hub_model;
 use super::shared::model::{named, write_model};
-use super::shared::output::print;
+use super::shared::output::print_json;
 use crate::checkpoint;
 use crate::cli::{Common, ImportArgs};
 use crate::console::{info, note};
@@ -24,7 +24,7 @@ pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
     write(&imported, &args.out, &args.source)?;
     let parameters = imported.layout.total();
     if common.json {
-        print(serde_json::json!({ "out": args.out.to_string_lossy(), "parameters": parameters }))?;
+        print_json(&serde_json::json!({ "out": args.out.to_string_lossy(), "parameters": parameters }))?;
     } else {
         info(format_args!("{} parameters, written to {}", super::info::grouped(parameters), args.out.display()));
     }

@@ -40,7 +40,7 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
             "pairs": pairs, "source_tokens": source_tokens, "target_tokens": target_tokens, "dropped": data.report.dropped,
             "directories": directories, "bytes": bytes, "seconds": seconds,
         });
-        output.line(&json.to_string())?;
+        output.json(&json)?;
     } else {
         for directory in &directories {
             output.line(directory)?;

@@ -1,7 +1,7 @@
 //! `mt quantize`
 
 use super::shared::model::{self, write_model};
-use super::shared::output::print;
+use super::shared::output::print_json;
 use crate::checkpoint::{Elements, NamedTensor, refuse_existing, scale_name};
 use crate::cli::{Common, QuantizeArgs};
 use crate::console::info;
@@ -49,7 +49,7 @@ pub fn run(args: &QuantizeArgs, common: &Common) -> Result<()> {
         let json = serde_json::json!({
             "out": args.out.display().to_string(), "bytes_before": before, "bytes_after": after,
         });
-        print(json)?;
+        print_json(&json)?;
     }
     let megabytes = |bytes: usize| bytes as f64 / 1e6;
     info(format_args!(

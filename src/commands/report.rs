@@ -57,7 +57,7 @@ pub fn run(args: &ReportArgs, common: &Common) -> Result<()> {
     if common.json {
         let summaries: Vec<Value> = runs.iter().zip(&names).map(|(run, name)| summary(run, name)).collect();
         let json = json!({ "report": file.to_string_lossy(), "runs": summaries, "compared": compared });
-        output.line(&json.to_string())?;
+        output.json(&json)?;
     } else {
         output.line(&file.display().to_string())?;
     }

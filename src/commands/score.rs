@@ -15,7 +15,7 @@ use super::shared::pairs::{Pair, Pairs};
 use super::shared::tags::{self, Tags};
 use super::shared::written::Written;
 use crate::cli::{Common, ScoreArgs};
-use crate::console::warning;
+use crate::console::{harmless_json, warning};
 use crate::data::corpus::Side;
 use crate::decode::source::BeyondPositions;
 use crate::decode::translate::{Fit, Translator};
@@ -121,7 +121,7 @@ fn shown(
         if let Some(entry) = &pair.entry {
             json["number"] = entry.number.into();
         }
-        return json.to_string();
+        return harmless_json(&json.to_string()).into_owned();
     }
     let number = if args.normalize { average } else { sum }.map_or_else(|| "nan".to_owned(), decimals);
     match &pair.entry {

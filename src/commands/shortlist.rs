@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::shared::hub_model;
 use super::shared::model;
-use super::shared::output::{Replacement, print, refuse_inputs, refuse_unwritable};
+use super::shared::output::{Replacement, print_json, refuse_inputs, refuse_unwritable};
 use super::shared::run::training_data::{self, Workplace};
 use super::shared::texts::Texts;
 use crate::cli::{Common, ShortlistArgs};
@@ -80,7 +80,7 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
         let json = serde_json::json!({
             "out": args.out.display().to_string(), "average_tokens": list.average(), "pairs": pairs.len(),
         });
-        print(json)?;
+        print_json(&json)?;
     }
     info(format_args!(
         "{}: {:.1} target tokens for a source token, learnt from {} pairs; use it with `mt translate --shortlist`",

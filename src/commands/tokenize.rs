@@ -10,7 +10,7 @@ use super::shared::model;
 use super::shared::output::{Output, refuse_inputs};
 use crate::checkpoint;
 use crate::cli::{Common, TokenizeArgs};
-use crate::console::{info, warning};
+use crate::console::{harmless_json, info, warning};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Result;
@@ -20,7 +20,7 @@ pub fn tokenize(args: &TokenizeArgs, common: &Common) -> Result<()> {
     let json = common.json;
     each_line(args, common, |tokenizer, line| {
         let pieces = tokenizer.pieces(line);
-        if json { serde_json::Value::from(pieces).to_string() } else { pieces.join(" ") }
+        if json { json_of(pieces.into()) } else { pieces.join(" ") }
     })
 }
 
@@ -30,8 +30,12 @@ pub fn detokenize(args: &TokenizeArgs, common: &Common) -> Result<()> {
     let json = common.json;
     each_line(args, common, |tokenizer, line| {
         let text = tokenizer.decode_pieces(line).replace('\n', " ");
-        if json { serde_json::Value::from(text).to_string() } else { text }
+        if json { json_of(text.into()) } else { text }
     })
+}
+
+fn json_of(value: serde_json::Value) -> String {
+    harmless_json(&value.to_string()).into_owned()
 }
 
 fn each_line(args: &TokenizeArgs, common: &Common, f: impl Fn(&Tokenizer, &str) -> String + Sync) -> Result<()> {

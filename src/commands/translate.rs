@@ -171,7 +171,7 @@ impl<'a> Writer<'a> {
         }
         let output = &mut self.output;
         if self.common.json {
-            output.line(&json(&self.model.tokenizers.target, own, translation, alignments, n_best).to_string())?;
+            output.json(&json(&self.model.tokenizers.target, own, translation, alignments, n_best))?;
         } else if n_best {
             let mut alignments = alignments.iter();
             for Candidate { text, log_prob, score, .. } in &translation.n_best {

@@ -9,6 +9,7 @@ use super::schema::{self, find, join};
 use crate::device::DeviceName;
 use crate::error::Error;
 use crate::key::{Key, Kind, Variant};
+use crate::limits;
 
 /// The highest column number that can be stated.
 const MOST_COLUMNS: i128 = 1000;
@@ -17,6 +18,8 @@ const MOST_COLUMNS: i128 = 1000;
 #[derive(Default)]
 pub(super) struct Report {
     problems: Vec<(Option<Origin>, Error)>,
+    /// How many problems there are beyond those, which are only counted.
+    more: usize,
     /// Dotted names of keys with a problem: checks that depend on them are left out.
     bad: BTreeSet<String>,
 }
@@ -24,7 +27,16 @@ pub(super) struct Report {
 impl Report {
     /// Adds a problem at a position.
     pub fn add(&mut self, origin: &Origin, error: Error) {
-        self.problems.push((Some(origin.clone()), origin.locate(error)));
+        if self.is_full() {
+            self.more += 1;
+        } else {
+            self.problems.push((Some(origin.clone()), origin.locate(error)));
+        }
+    }
+
+    /// Whether further problems are only counted. Describing 300,000 takes a minute, and nobody reads that.
+    fn is_full(&self) -> bool {
+        self.problems.len() >= limits::MOST_ERRORS
     }
 
     /// Adds a problem without a position.
@@ -51,7 +63,13 @@ impl Report {
         });
         let mut seen = BTreeSet::new();
         let errors = self.problems.into_iter().map(|(_, error)| error);
-        Error::many(errors.filter(|error| seen.insert(error.to_string())).collect())
+        let mut errors: Vec<Error> = errors.filter(|error| seen.insert(error.to_string())).collect();
+        if self.more > 0 {
+            // In the place of one, so that it is shown.
+            errors.truncate(limits::MOST_ERRORS - 1);
+            errors.push(Error::usage(format!("the configuration has {} more problems", self.more + 1)));
+        }
+        Error::many(errors)
     }
 
     /// Checks one layer and removes from it what cannot be used.
@@ -206,6 +224,11 @@ impl Report {
 
     /// A key that does not exist: one of `names` may have been meant, and `all` is the list shown to the user.
     fn unknown_key(&mut self, path: &str, name: &str, entry: &Entry, names: &[&str], all: &str) {
+        if self.is_full() {
+            self.more += 1;
+            self.bad.insert(join(path, name));
+            return;
+        }
         let value = entry.item.value.show();
         let is_table = matches!(entry.item.value, Value::Table(_));
         let what = match path {

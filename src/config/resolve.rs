@@ -12,6 +12,7 @@ use super::sections::{Config, TokenizerConfig};
 use super::train::ScheduleConfig;
 use crate::data::tokenizer::{Normalization, TokenizerKind, TrainOptions};
 use crate::error::{Error, Result};
+use crate::limits;
 use crate::model::layout::{self, Vocabulary};
 
 /// Fills in what the document leaves out and checks how keys go together. `root` is the absolute `data.root`.
@@ -61,6 +62,14 @@ pub(super) fn require_for_training(config: &Config, merged: &Table, report: &mut
     if !monitor.is_empty() && config.data.valid.is_none() {
         let error = Error::usage("`data.monitor` is scored at validations, but there is no `data.valid`");
         together.add(&["data.monitor"], error.help("name the set that decides in `data.valid`"));
+    }
+    if monitor.len() > limits::MOST_MONITORED {
+        let error = Error::usage(format!(
+            "`data.monitor` has {} sets, but at most {} can be",
+            monitor.len(),
+            limits::MOST_MONITORED
+        ));
+        return together.add(&["data.monitor"], error.help("each is translated at every validation: name fewer"));
     }
     let names: Vec<String> = monitor.iter().map(SetConfig::name).collect();
     if let Some(name) = names.iter().find(|name| name.contains(char::is_control) || name.chars().count() > 100) {

@@ -8,6 +8,7 @@ use super::sections::{MOST_THREADS, ValidMetric};
 use crate::data::tokenizer::{Normalization, TokenizerKind};
 use crate::decode::{MAX_ALPHA, MAX_BEAM, PenaltyKind};
 use crate::key::*;
+use crate::limits;
 use crate::metrics::Tokenize;
 use crate::ops::matmul::Precision;
 use crate::train::{optimizer, schedule};
@@ -137,7 +138,7 @@ const MODEL: &[Key] = &[
     key("activation_dropout", FRACTION),
     key("init", Kind::Choice(Init::NAMES)).on_resume(OnResume::AtStart),
     // Room for a piece and the end of the sentence.
-    key("max_length", Kind::Integer { least: 2, most: 1 << 24 }).decides(&[Decides::Shape]),
+    key("max_length", Kind::Integer { least: 2, most: limits::MOST_POSITIONS }).decides(&[Decides::Shape]),
 ];
 
 const TRAIN: &[Key] = &[

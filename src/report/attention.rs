@@ -4,12 +4,14 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::page::{COMMON_SCRIPT, STYLE, embedded, escaped};
+use super::page::{COMMON_SCRIPT, embedded, filled};
 use crate::explanation::{Explanation, Weights, temperatures};
 
 const PAGE: &str = include_str!("assets/attention.html");
 /// Draws [`packed`] explanations.
 pub(super) const SCRIPT: &str = include_str!("assets/attention.js");
+/// Draws those of a page that has nothing else.
+const PAGE_SCRIPT: &str = include_str!("assets/attention_page.js");
 
 /// An explained translation as a page has it: two bytes for each weight, which in an [`Explanation`] takes four.
 pub struct Sentence {
@@ -39,10 +41,7 @@ pub fn page<E>(sentences: &[Sentence], mut write: impl FnMut(&str) -> Result<(),
         [one] => one.title.clone(),
         several => format!("{} translations", several.len()),
     };
-    let page = PAGE
-        .replace("@TITLE@", &escaped(&title))
-        .replace("@STYLE@", STYLE)
-        .replace("@SCRIPT@", &format!("{COMMON_SCRIPT}{SCRIPT}"));
+    let page = filled(PAGE, &title, &[COMMON_SCRIPT, SCRIPT, PAGE_SCRIPT].concat());
     let (before, after) = page.split_once("@DATA@").unwrap_or((&page, ""));
     write(before)?;
     write(&format!("{{\"temperatures\":{},\"sentences\":[", json!(temperatures().collect::<Vec<_>>())))?;

@@ -7,7 +7,10 @@ use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD as STANDARD;
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 
 use super::{attention, files};
 use crate::checkpoint::CONFIG_FILE;
@@ -20,7 +23,7 @@ use crate::train::log::{self, LOG_FILE, Samples, Watcher};
 pub const FILE: &str = "report.html";
 
 const PAGE: &str = include_str!("assets/report.html");
-pub(super) const STYLE: &str = include_str!("assets/report.css");
+const STYLE: &str = include_str!("assets/report.css");
 /// Code shared by the scripts; it comes before them.
 pub(super) const COMMON_SCRIPT: &str = include_str!("assets/common.js");
 const SCRIPT: &str = include_str!("assets/report.js");
@@ -134,10 +137,24 @@ pub fn page(runs: &[Run], compared: &Value) -> String {
     let names = names(runs);
     let of_runs: Value = runs.iter().zip(&names).map(|(run, name)| run.json(name)).collect();
     let data = json!({ "runs": of_runs, "compared": compared });
-    PAGE.replace("@TITLE@", &escaped(&names.join(", ")))
-        .replace("@STYLE@", STYLE)
-        .replace("@SCRIPT@", &[COMMON_SCRIPT, attention::SCRIPT, SCRIPT].concat())
+    filled(PAGE, &names.join(", "), &[COMMON_SCRIPT, attention::SCRIPT, SCRIPT].concat())
         .replace("@DATA@", &embedded(&data))
+}
+
+/// A page's template with its title, style and script, still without its data. Its policy lets a browser run this script alone,
+/// and fetch nothing: whatever the data hold, they stay data.
+pub(super) fn filled(template: &str, title: &str, script: &str) -> String {
+    let hash = STANDARD.encode(Sha256::digest(script));
+    // The script sets styles of what it draws.
+    let policy = format!(
+        "default-src 'none'; script-src 'sha256-{hash}'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; \
+         form-action 'none'"
+    );
+    template
+        .replace("@POLICY@", &policy)
+        .replace("@TITLE@", &escaped(title))
+        .replace("@STYLE@", STYLE)
+        .replace("@SCRIPT@", script)
 }
 
 /// The names of runs: the name of the directory, or its whole path if names are not unique.
@@ -223,6 +240,18 @@ mod tests {
             json!({ "event": if i % 1000 == 999 { "valid" } else { "train" }, "update": i, "gradient_norm": norm })
         };
         (0..count).map(entry).collect()
+    }
+
+    /// A browser compares the hash of the whole text between the tags.
+    #[test]
+    fn the_policy_lets_only_the_script_of_the_page_run() {
+        let page = filled(PAGE, "</title><script>alert(1)</script>", "const a = '@DATA@';\n");
+        let (_, rest) = page.split_once("<script>").unwrap();
+        let (script, _) = rest.split_once("</script>").unwrap();
+        let hash = STANDARD.encode(Sha256::digest(script));
+        let policy = format!("content=\"default-src 'none'; script-src 'sha256-{hash}'; style-src 'unsafe-inline'; ");
+        assert!(page.find(&policy).unwrap() < page.find("<title>").unwrap());
+        assert!(page.contains("<title>&lt;/title>&lt;script>alert(1)"));
     }
 
     #[test]

@@ -193,3 +193,28 @@ fn integers_without_their_scales_are_refused() {
     assert_says(&refused(&[0.5, 2.0], "other"), &["missing: `m_scale` [2]", "superfluous: `other`"]);
     assert_says(&refused(&[0.5, 2.0, 1.0], "m_scale"), &["`m_scale` is [3], the model has [2]"]);
 }
+
+/// As a download leaves it that was broken off after it had made room, or an attacker who has one block to give.
+#[test]
+fn a_file_of_holes_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    const BYTES: u64 = 1 << 40;
+    let header = format!(r#"{{"a":{{"dtype":"F32","shape":[{}],"data_offsets":[0,{BYTES}]}}}}"#, BYTES / 4);
+    let path = file(dir.path(), &header, 0);
+    let whole = 8 + header.len() as u64 + BYTES;
+    fs::File::options().write(true).open(&path).unwrap().set_len(whole).unwrap();
+    assert_says(
+        &load(&path).unwrap_err(),
+        &["most of its bytes were never written", "model.safetensors", "fetch it again"],
+    );
+}
+
+#[test]
+fn a_model_of_another_shape_is_refused_before_anything_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let header = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+    let path = file(dir.path(), header, 8);
+    let slots = [Slot { name: "a", shape: &[1 << 40], offset: 0 }];
+    let error = TensorFile::open(&path, &slots).unwrap().check().unwrap_err();
+    assert_says(&error, &["`a` is [2], the model has [1099511627776]"]);
+}

@@ -44,7 +44,7 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
         Ok(training) => training,
         Err(error) => {
             if common.json {
-                output.line(&json!({ "errors": errors_json([&error]) }).to_string())?;
+                output.json(&json!({ "errors": errors_json([&error]) }))?;
                 output.flush()?;
             }
             return Err(error);
@@ -56,14 +56,14 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
     let texts = training.check_text(&mut report);
     if !common.json {
         // The rest may take long.
-        report.findings_in_words().try_for_each(|line| output.line(&line))?;
+        report.findings_in_words().try_for_each(|line| output.description(&line))?;
         output.flush()?;
     }
     training.check_prospects(&texts, &mut report);
     if common.json {
-        output.line(&report.json().to_string())?;
+        output.json(&report.json())?;
     } else {
-        report.prospects_in_words().try_for_each(|line| output.line(&line))?;
+        report.prospects_in_words().try_for_each(|line| output.description(&line))?;
     }
     output.flush()?;
     report.into_result()

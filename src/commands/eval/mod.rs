@@ -122,16 +122,16 @@ fn print(
                 several => json = json!({ "scores": several, "report": report.json() }),
             }
         }
-        return output.line(&json.to_string());
+        return output.json(&json);
     }
     if !results.is_empty() {
-        output.line(&results.print(args.format, args.width.into(), args.score_only))?;
+        output.description(&results.print(args.format, args.width.into(), args.score_only))?;
     }
     if let Some(perplexity) = perplexity {
-        output.line(&perplexity.print(args.width.into(), args.score_only))?;
+        output.description(&perplexity.print(args.width.into(), args.score_only))?;
     }
     match report {
-        Some(report) => output.line(&format!("\n{}", report.text())),
+        Some(report) => output.description(&format!("\n{}", report.text())),
         None => Ok(()),
     }
 }
@@ -222,9 +222,9 @@ fn sentences(
         let references: Vec<Vec<String>> = references.iter().map(|stream| vec![stream[line].clone()]).collect();
         let results = Results::new(metrics, &systems, &references, Test::None, 0)?;
         if common.json {
-            output.line(&results.json().to_string())?;
+            output.json(&results.json())?;
         } else {
-            output.line(&results.print(args.format, args.width.into(), args.score_only))?;
+            output.description(&results.print(args.format, args.width.into(), args.score_only))?;
         }
     }
     Ok(())

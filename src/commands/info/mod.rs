@@ -59,7 +59,7 @@ pub fn run(args: &InfoArgs, common: &Common) -> Result<()> {
     let parameters = layout::layout(model, described.vocabulary);
     let mut output = Output::open(None)?;
     if common.json {
-        output.line(&as_json(&described, &parameters).to_string())?;
+        output.json(&as_json(&described, &parameters))?;
     } else {
         let mut lines = as_text(&described, &parameters);
         lines.push(String::new());
@@ -69,7 +69,7 @@ pub fn run(args: &InfoArgs, common: &Common) -> Result<()> {
             lines.extend(parameters.entries().iter().map(|e| format!("  {:<52}{:?}", e.name, e.shape)));
         }
         for line in lines {
-            output.line(&line)?;
+            output.description(&line)?;
         }
     }
     output.flush()

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::output::Replacement;
-use crate::console::warning;
+use crate::console::{harmless_json, warning};
 use crate::error::{Error, Result};
 use crate::explanation::Explanation;
 use crate::report::attention::{Sentence, page};
@@ -88,7 +88,7 @@ impl AttentionFile {
                 self.file.output().text(if std::mem::replace(is_empty, false) { "\n" } else { ",\n" })?;
                 let json = serde_json::to_string(&explanation)
                     .map_err(|e| Error::failure("attention weights cannot be written as JSON").caused_by(e))?;
-                self.file.output().text(&json)
+                self.file.output().text(&harmless_json(&json))
             }
             Form::Page { sentences, bytes, .. } => {
                 let sentence = Sentence::new(&explanation);

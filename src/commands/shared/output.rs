@@ -2,11 +2,13 @@
 
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use same_file::Handle;
+use serde_json::Value;
 
+use crate::console::{harmless, harmless_json};
 use crate::error::{Error, Result};
 use crate::file;
 
@@ -15,6 +17,8 @@ pub struct Output {
     writer: BufWriter<Box<dyn Write>>,
     name: String,
     is_stdout: bool,
+    /// Whether a terminal shows it, which foreign text must not command.
+    is_terminal: bool,
     closed: bool,
     /// The regular file that is written from its beginning, if it is one.
     file: Option<File>,
@@ -35,15 +39,19 @@ impl Output {
                 // As a terminal's name may be.
                 let same = file.try_clone().and_then(Handle::from_file);
                 let is_stdout = !is_regular && same.and_then(|file| Ok(file == Handle::stdout()?)).unwrap_or(false);
-                Ok(Self { file: regular, is_stdout, ..Self::new(file, path.display().to_string()) })
+                let is_terminal = file.is_terminal();
+                Ok(Self { file: regular, is_stdout, is_terminal, ..Self::new(file, path.display().to_string()) })
             }
-            _ => Ok(Self { is_stdout: true, ..Self::new(StandardOutput, "stdout".to_owned()) }),
+            _ => {
+                let is_terminal = io::stdout().is_terminal();
+                Ok(Self { is_stdout: true, is_terminal, ..Self::new(StandardOutput, "stdout".to_owned()) })
+            }
         }
     }
 
     fn new(writer: impl Write + 'static, name: String) -> Self {
         let writer = BufWriter::new(Box::new(writer) as Box<dyn Write>);
-        Self { writer, name, is_stdout: false, closed: false, file: None, written: 0, flushed: 0 }
+        Self { writer, name, is_stdout: false, is_terminal: false, closed: false, file: None, written: 0, flushed: 0 }
     }
 
     /// Whether the reader has gone away.
@@ -51,22 +59,35 @@ impl Output {
         self.closed
     }
 
-    /// A piece of text as it is.
+    /// A piece of text as it is; on a terminal without what would command it.
     pub fn text(&mut self, text: &str) -> Result<()> {
-        self.bytes(text.as_bytes())
+        if self.is_terminal { self.write(harmless(text).as_bytes()) } else { self.write(text.as_bytes()) }
     }
 
-    /// Bytes as they are.
+    /// Bytes as they are; a terminal is shown them as text.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        if self.is_terminal { self.text(&String::from_utf8_lossy(bytes)) } else { self.write(bytes) }
+    }
+
+    /// One line as it is; on a terminal without what would command it.
+    pub fn line(&mut self, text: &str) -> Result<()> {
+        self.text(text)?;
+        self.write(b"\n")
+    }
+
+    /// Lines that describe something, of which others may have chosen the names: never with what would command a terminal.
+    pub fn description(&mut self, text: &str) -> Result<()> {
+        self.line(&harmless(text))
+    }
+
+    /// One line of JSON, never with what would command a terminal.
+    pub fn json(&mut self, value: &Value) -> Result<()> {
+        self.line(&harmless_json(&value.to_string()))
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let result = self.writer.write_all(bytes);
         self.written += bytes.len() as u64;
-        self.check(result)
-    }
-
-    /// One line.
-    pub fn line(&mut self, text: &str) -> Result<()> {
-        let result = writeln!(self.writer, "{text}");
-        self.written += text.len() as u64 + 1;
         self.check(result)
     }
 
@@ -115,10 +136,17 @@ fn is_stdout(path: &Path) -> bool {
     ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|name| path == Path::new(name))
 }
 
-/// A line on standard output.
+/// Lines on standard output that describe something.
 pub fn print(text: impl Display) -> Result<()> {
     let mut output = Output::open(None)?;
-    output.line(&text.to_string())?;
+    output.description(&text.to_string())?;
+    output.flush()
+}
+
+/// A line of JSON on standard output.
+pub fn print_json(value: &Value) -> Result<()> {
+    let mut output = Output::open(None)?;
+    output.json(value)?;
     output.flush()
 }
 

@@ -1,5 +1,6 @@
 //! `mt train --dry-run`: shows what would be done. Text beyond `data.cache_above` is still prepared on disk.
 
+use std::fmt::Display;
 use std::path::Path;
 
 use candle_core::Device;
@@ -15,7 +16,7 @@ use crate::commands::shared::run::validator::Validator;
 use crate::commands::shared::run::{compare, directory, restore, resume};
 use crate::commands::shared::texts::Texts;
 use crate::config::{self, Config};
-use crate::console::Notice;
+use crate::console::{Notice, harmless};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Result;
 use crate::train::memory;
@@ -61,13 +62,13 @@ pub fn print(
             "vocabulary": { "source": data.tokenizers.source.vocab_size(), "target": data.tokenizers.target.vocab_size() },
             "batches_per_epoch": batches, "updates_per_epoch": updates, "memory_bytes": plan.memory_bytes,
         });
-        output.line(&json.to_string())?;
+        output.json(&json)?;
         return output.flush();
     }
     lines.push(config::to_toml(config));
-    lines.extend(report.into_inner().into_iter().map(|notice| format!("# {notice}")));
+    lines.extend(report.into_inner().iter().map(comment));
     if old.is_none() {
-        lines.extend(Start::described(config)?.map(|text| format!("# {text}")));
+        lines.extend(Start::described(config)?.map(comment));
     }
     lines.push(format!("# parameters: {}", info::grouped(parameters.total())));
     for (name, count) in info::by_part(parameters) {
@@ -91,11 +92,16 @@ pub fn print(
         true => "; it exists: --resume or --overwrite will be needed",
         false => "",
     };
-    lines.push(format!("# run directory: {}{exists}", run.display()));
+    lines.push(comment(format_args!("run directory: {}{exists}", run.display())));
     lines.push(format!("# memory in training: about {:.2} GiB", memory::gibibytes(plan.memory_bytes)));
-    lines.extend(plan.warnings(config, device.is_cpu()).map(|warning| format!("# warning: {warning}")));
+    lines.extend(plan.warnings(config, device.is_cpu()).map(|warning| comment(format_args!("warning: {warning}"))));
     for line in lines {
         output.line(&line)?;
     }
     output.flush()
+}
+
+/// Text that others may have written as a comment of the configuration: no line of it is a key.
+fn comment(text: impl Display) -> String {
+    format!("# {}", harmless(&text.to_string()).replace('\n', "\n# "))
 }

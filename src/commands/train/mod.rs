@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::checkpoint::{self, CONFIG_FILE};
 use crate::cli::{Common, TrainArgs};
-use crate::commands::shared::output::print;
+use crate::commands::shared::output::{print, print_json};
 use crate::commands::shared::run::directory::Lock;
 use crate::commands::shared::run::ended::Ended;
 use crate::commands::shared::run::init;
@@ -278,7 +278,7 @@ fn is_over(run: &Path, config: &Config, args: &TrainArgs, common: &Common) -> Re
         let set = |entry: &Value| (entry["set"].as_str().unwrap_or_default().to_owned(), numbers(entry));
         result["monitor"] = made.map_or(Value::Null, |_| monitored.iter().map(set).collect());
         result["candidates"] = candidates.into();
-        print(result)?;
+        print_json(&result)?;
     }
     Ok(true)
 }
@@ -311,8 +311,8 @@ fn conclude(
             };
             let help = format!("continue with {}", resuming(host.run, common));
             if common.json {
-                print(
-                    json!({ "run_dir": run.to_string(), "update": step, "ended": what, "model": null, "valid": null, "monitor": null, "candidates": [] }),
+                print_json(
+                    &json!({ "run_dir": run.to_string(), "update": step, "ended": what, "model": null, "valid": null, "monitor": null, "candidates": [] }),
                 )?;
             }
             return Err(Error::stopped(end == End::Terminated, what).help(help));
@@ -330,8 +330,8 @@ fn conclude(
         let what = "stopped by a signal after training: the final model is saved, and not evaluated";
         let help = format!("evaluate it with {}", resuming(host.run, common));
         if common.json {
-            print(
-                json!({ "run_dir": run.to_string(), "update": step, "ended": what, "model": made, "valid": null, "monitor": null, "candidates": [] }),
+            print_json(
+                &json!({ "run_dir": run.to_string(), "update": step, "ended": what, "model": made, "valid": null, "monitor": null, "candidates": [] }),
             )?;
         }
         return Err(Error::stopped(signal == End::Terminated, what).help(help));
@@ -345,7 +345,7 @@ fn conclude(
         if let Some(profile) = profile {
             result["profile"] = profile.json();
         }
-        print(result)?;
+        print_json(&result)?;
     }
     Ok(())
 }

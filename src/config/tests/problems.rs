@@ -427,3 +427,22 @@ fn an_absurdly_deep_key_is_refused() {
     let deep = format!("a{}=1", ".a".repeat(50_000));
     assert_mentions(&folder.problems(&["a.toml"], &[&deep])[0], &["at most 8 parts, found 50001", "--> --set a.a.a"]);
 }
+
+/// Each of these took a minute or more.
+#[test]
+fn a_file_of_nothing_but_problems_is_not_described_whole() {
+    let unknown: String = (0..300_000).map(|i| format!("unknown_{i} = 1\n")).collect();
+    let text = problem_of_many(&format!("[model]\n{unknown}"));
+    assert!(text.starts_with("unknown key `unknown_0` in [model]"), "{text}");
+    assert!(text.ends_with("\nerror: the configuration has 299901 more problems"), "{text}");
+    let set = |i: usize| format!("{{ name = \"{i}\", source = \"v.en\", target = \"v.de\" }},");
+    let sets: String = (0..60_000).map(set).collect();
+    let text = problem_of_many(&format!(
+        "[data]\ntrain = [{{ source = \"a\", target = \"b\" }}]\nvalid = {{ source = \"a\", target = \"b\" }}\nmonitor = [{sets}]\n"
+    ));
+    assert_mentions(&text, &["`data.monitor` has 60000 sets, but at most 100 can be", "name fewer"]);
+}
+
+fn problem_of_many(text: &str) -> String {
+    Folder::new(&[("a.toml", text)]).load(&["a.toml"], &[]).unwrap_err().to_string()
+}

@@ -8,8 +8,9 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use serde_json::Value;
 
-use super::sketch::{LETTER, LINE, failed, letters, width_of};
+use super::sketch::{LETTER, LINE, failed, is_drawn, letters, width_of};
 use crate::error::{Error, Result};
+use crate::limits;
 use crate::report::page::Run;
 
 const INK: RGBColor = RGBColor(29, 33, 38);
@@ -130,9 +131,8 @@ fn colors() -> impl Iterator<Item = RGBColor> {
 impl Chart {
     fn curves(&self, runs: &[Run]) -> Vec<Curve> {
         let point = |entry: &Value| {
-            let value =
-                entry[self.key].as_f64().filter(|value| value.is_finite() && (!self.is_logarithmic || *value > 0.0))?;
-            Some((entry["update"].as_f64()?, if self.is_logarithmic { value.log10() } else { value }))
+            let value = drawable(&entry[self.key]).filter(|value| !self.is_logarithmic || *value > 0.0)?;
+            Some((drawable(&entry["update"])?, if self.is_logarithmic { value.log10() } else { value }))
         };
         let mut curves = Vec::new();
         for (run, color) in runs.iter().zip(colors()) {
@@ -237,7 +237,7 @@ impl Legend {
     fn new(names: &[String], has_dotted: bool, width: i32) -> Self {
         // Keep the ends of long names, which tell them apart.
         let short = |name: &String| -> String {
-            let letters: Vec<char> = name.chars().filter(|c| !c.is_control()).collect();
+            let letters: Vec<char> = name.chars().filter(is_drawn).collect();
             if letters.len() <= 20 {
                 letters.iter().collect()
             } else {
@@ -275,6 +275,12 @@ impl Legend {
         }
         Ok(())
     }
+}
+
+/// A number that can be drawn. Beyond this size, differences of numbers are infinite or 0, and marking an axis never ends.
+fn drawable(value: &Value) -> Option<f64> {
+    let value = value.as_f64().filter(|value| value.abs() <= limits::LARGEST_DRAWN)?;
+    Some(if value.abs() < 1.0 / limits::LARGEST_DRAWN { 0.0 } else { value })
 }
 
 /// The range of all values, with a margin.
@@ -339,6 +345,30 @@ mod tests {
         assert_eq!(shown, ["0", "1", "2.5", "250", "9999", "12.3k", "7M", "4.0e-4", "-3.25", "1.0e45"]);
         let below_a_unit = [9999.6, 999_960.0, 999_999_999.0, 999_999_999_999.0].map(short);
         assert_eq!(below_a_unit, ["10k", "1M", "1G", "1.0e12"]);
+    }
+
+    /// Each of these made an axis that was never finished, or a file that is no XML.
+    #[test]
+    fn hostile_numbers_and_names_are_drawn() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("config.toml"), "").unwrap();
+        for pair in [
+            [1e308, -1e308],
+            [f64::MAX, f64::MIN_POSITIVE],
+            [5e-324, 1e-323],
+            [1e100, 1e100 + 1e85],
+            [1e16, 1e16 + 2.0],
+            [0.0, 1e-99],
+        ] {
+            let entry = |(update, value): (f64, f64)| json!({ "event": "train", "update": update, "loss": value, "perplexity": value, "learning_rate": value });
+            let log: Vec<Value> =
+                [(1.0, pair[0]), (2.0, pair[1]), (pair[0], 1.0), (pair[1], 2.0), (3.0, 1.5)].map(entry).into();
+            let run = Run::new(folder.path(), &log).unwrap();
+            let name = "a\u{fffe}\u{1}<b>&\u{ffff}".to_owned();
+            let svg = whole(&[run], &[name]).unwrap();
+            resvg::usvg::Tree::from_str(&svg, &resvg::usvg::Options::default()).unwrap();
+            assert!(svg.contains("a&lt;b&gt;&amp;") && !svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        }
     }
 
     #[test]

@@ -40,10 +40,14 @@ pub struct Sketch {
     height: i32,
 }
 
+/// Whether a character is drawn: XML can hold neither the others nor escapes of them.
+pub fn is_drawn(c: &char) -> bool {
+    !c.is_control() && !matches!(c, '\u{fffe}' | '\u{ffff}')
+}
+
 /// A text that can be drawn: control characters and what XML cannot hold are replaced, and a long text is cut.
 pub fn shown(text: &str) -> String {
     const LONGEST: usize = 120;
-    let is_drawn = |c: &char| !c.is_control() && !matches!(c, '\u{fffe}' | '\u{ffff}');
     let mut letters = text.chars().map(|c| Some(c).filter(is_drawn).unwrap_or('\u{fffd}'));
     let mut shown: String = letters.by_ref().take(LONGEST).collect();
     if letters.next().is_some() {

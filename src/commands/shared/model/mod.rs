@@ -54,6 +54,7 @@ impl ModelFiles {
     }
 
     fn transformer_on(&self, device: &Device, compute: DType) -> Result<Transformer> {
+        self.stored()?.1.check()?;
         let model = Transformer::with_precision(&self.config.model, vocabulary(&self.tokenizers), device, compute)?;
         let parameters = model.parameters();
         change_on_host(parameters.values(), |flat| self.located.load_into(&slots(parameters.entries()), flat))??;
@@ -77,6 +78,7 @@ impl ModelFiles {
             return Neural::new(&self.transformer_in(compute)?, special);
         }
         let (layout, file) = self.stored()?;
+        file.check()?;
         let precision = match wanted {
             None if file.is_quantised() => infer::ComputeType::Int8,
             None => infer::ComputeType::F32,

@@ -1,0 +1,2 @@
+const { sentences, temperatures } = JSON.parse(document.getElementById("data").textContent);
+attentionView(document.getElementById("attention"), sentences, temperatures);
