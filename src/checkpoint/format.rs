@@ -454,9 +454,6 @@ fn read_header(path: &Path) -> Result<(File, Header)> {
     file::refuse_placeholder(path).map_err(read_error)?;
     let mut file = File::open(path).map_err(read_error)?;
     let size = metadata.len();
-    if is_sparse(&metadata) {
-        return Err(invalid("most of its bytes were never written".into()));
-    }
     let mut length = [0; LENGTH_BYTES as usize];
     if size < LENGTH_BYTES {
         return Err(invalid(format!("it has only {size} bytes")));
@@ -476,6 +473,9 @@ fn read_header(path: &Path) -> Result<(File, Header)> {
     let data = LENGTH_BYTES + length;
     if (checked.data_len() as u64).checked_add(data) != Some(size) {
         return Err(invalid(format!("{} bytes of tensors in a file of {size}", checked.data_len())));
+    }
+    if is_sparse(&metadata) {
+        return Err(invalid("most of its bytes were never written".into()));
     }
     Ok((file, Header { data, tensors }))
 }
