@@ -6,6 +6,8 @@ the width of a desktop and of a phone. Screenshots go to FOLDER.
 Needs chromium (Debian: apt-get install chromium).
 """
 
+import base64
+import hashlib
 import html
 import json
 import re
@@ -16,9 +18,9 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ERRORS = """<script>window.errors = []; addEventListener("error", event => errors.push(event.message));
+ERRORS = """window.errors = []; addEventListener("error", event => errors.push(event.message));
 addEventListener("unhandledrejection", event => errors.push(String(event.reason)));
-for (const name of ["error", "warn"]) console[name] = (...words) => errors.push(words.join(" "));</script>"""
+for (const name of ["error", "warn"]) console[name] = (...words) => errors.push(words.join(" "));"""
 
 
 # Windows cannot be as narrow as a phone, but frames can.
@@ -41,6 +43,15 @@ def chromium(page, width, *more):
         sys.exit(f"check: {page.name}: {program} ended with {error.returncode}: {error.stderr[-2000:]}")
 
 
+def allowed(page, *scripts):
+    """The page, whose policy also lets these scripts run, by their hashes as it does its own."""
+    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    policy = "script-src " + "".join(f"'sha256-{digest}' " for digest in hashes)
+    if page.count("script-src ") != 1:
+        sys.exit("check: the page has no policy, or more than one")
+    return page.replace("script-src ", policy)
+
+
 def main():
     mt, pictures = sys.argv[1], Path(sys.argv[2]) if len(sys.argv) > 2 else None
     failed = False
@@ -61,8 +72,9 @@ def main():
             page = path.read_text(encoding="utf-8")
             checked = folder / f"checked-{name}.html"
             script = "".join((HERE / part).read_text(encoding="utf-8") for part in ("common.js", script))
-            checked.write_text(page.replace("<style>", ERRORS + "<style>", 1).replace("</body>", f"<script>{script}</script></body>"),
-                               encoding="utf-8")
+            page = allowed(page, ERRORS, script)
+            page = page.replace("<style>", f"<script>{ERRORS}</script><style>", 1)
+            checked.write_text(page.replace("</body>", f"<script>{script}</script></body>"), encoding="utf-8")
             for width in (1200, 390):
                 frame = folder / f"frame-{name}.html"
                 frame.write_text(FRAME.format(page=checked.as_uri(), width=width), encoding="utf-8")
