@@ -197,6 +197,21 @@ fn the_hops_of_the_architecture_are_in_their_files() {
     assert!(rows > 30, "only {rows} rows found");
 }
 
+/// In docs/security.md, each promise names its test and the file that has it.
+#[test]
+fn the_tests_of_the_promises_exist() {
+    let text = fs::read_to_string(root().join("docs/security.md")).unwrap();
+    let mut rows = 0;
+    for line in text.lines().filter(|line| line.starts_with("| ") && line.ends_with(".rs` |")) {
+        let found: Vec<&str> = code(line).collect();
+        let [.., test, path] = &found[..] else { panic!("no test in: {line}") };
+        let source = fs::read_to_string(root().join(path)).unwrap();
+        assert!(source.contains(&format!("fn {test}()")), "{path} has no test {test}");
+        rows += 1;
+    }
+    assert!(rows > 10, "only {rows} rows found");
+}
+
 #[test]
 fn help_names_flags_that_the_command_has() {
     let cli = Cli::command();
