@@ -245,7 +245,8 @@ pub struct DecodeArgs {
     /// Below 1, there may be fewer translations than asked for.
     #[arg(long, value_name = "X")]
     pub patience: Option<f64>,
-    /// Never repeat a sequence of this many tokens in a translation, or in a part of one if the line is split; 0: no such limit
+    /// Never repeat a sequence of this many tokens in a translation, or in a part of one if the line is split; 0: no such limit.
+    /// What a line demands (a prefix, phrases) may repeat one
     #[arg(long, value_name = "N")]
     pub no_repeat_ngram: Option<usize>,
     /// Minimum number of tokens of a translation, its end not counted; of each part of a line that is split

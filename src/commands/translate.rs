@@ -245,12 +245,12 @@ fn check(args: &TranslateArgs) -> Result<()> {
 /// line in parts, of each part's tokens and end. `joints` are the indices of the tokens with which later parts begin.
 fn json(tokenizer: &Tokenizer, line: &str, translation: &Translation, alignments: &[Alignment], n_best: bool) -> Value {
     let candidate = |(candidate, alignment): (&Candidate, Option<&Alignment>)| {
-        let Candidate { text, tokens, token_log_probs, log_prob, score, ending, joints } = candidate;
+        let Candidate { text, tokens, token_log_probs, log_prob, score, ending, joints, lacks_phrases } = candidate;
         let pieces: Vec<&str> = tokens.iter().map(|&token| tokenizer.piece(token).unwrap_or_default()).collect();
         let mut json = json!({
             "translation": text, "log_prob": log_prob, "score": score, "finished": candidate.finished(),
             "ending": ending.name(), "tokens": pieces, "token_log_probs": token_log_probs,
-            "joints": joints,
+            "joints": joints, "lacks_phrases": lacks_phrases,
         });
         if let Some(alignment) = alignment {
             json["alignment"] = alignment.to_string().into();

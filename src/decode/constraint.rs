@@ -50,11 +50,19 @@ pub struct Constraint {
     pub forced: Option<u32>,
     /// None of these.
     pub forbidden: Vec<u32>,
+    /// How many of them, the first, are forbidden only for ending a repeated n-gram.
+    pub repeats: usize,
 }
 
 impl Constraint {
     /// Any token may follow.
-    pub const NONE: Self = Self { forced: None, forbidden: Vec::new() };
+    pub const NONE: Self = Self { forced: None, forbidden: Vec::new(), repeats: 0 };
+
+    /// Whether this token may follow where it may end a repeated n-gram.
+    pub fn allows_demanded(&self, token: u32) -> bool {
+        let Self { forced, forbidden, repeats } = self;
+        forced.is_none_or(|forced| forced == token) && !forbidden.iter().skip(*repeats).any(|other| *other == token)
+    }
 
     /// Whether this token may follow.
     pub fn allows(&self, token: u32) -> bool {
@@ -73,14 +81,15 @@ impl SearchOptions {
     ) -> Constraint {
         let Sentence { min_length, demands: Demands { prefix, avoid, .. }, .. } = &self.sentences[sentence];
         if let Some(&forced) = prefix.get(length) {
-            return Constraint { forced: Some(forced), forbidden: Vec::new() };
+            return Constraint { forced: Some(forced), ..Constraint::NONE };
         }
-        let mut forbidden = Vec::new();
+        let (mut forbidden, mut repeats) = (Vec::new(), 0);
         let may_repeat = self.no_repeat_ngram > 0 && length >= self.no_repeat_ngram;
         if may_repeat || avoid.is_some() {
             let tokens = tokens();
             if may_repeat {
                 self.characters.forbid_repeats(&tokens, self.no_repeat_ngram, &mut forbidden);
+                repeats = forbidden.len();
             }
             if let Some(avoid) = avoid {
                 avoid.forbid(&tokens, prefix.len(), &mut forbidden);
@@ -89,6 +98,6 @@ impl SearchOptions {
         if length < *min_length {
             forbidden.push(end);
         }
-        Constraint { forced: None, forbidden }
+        Constraint { forced: None, forbidden, repeats }
     }
 }

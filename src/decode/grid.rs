@@ -245,10 +245,16 @@ impl<'a> Grid<'a> {
             }
             continuation
         };
+        // A token with which more of the phrases is found may repeat an n-gram: a phrase may repeat one itself.
+        let found = |progress: &Progress| self.phrases.tokens_found(progress);
+        let finds_more = |token: u32| found(&self.phrases.after(&live.progress, token)) > found(&live.progress);
+        let may_follow =
+            |token: &u32| constraint.allows(*token) || (constraint.allows_demanded(*token) && finds_more(*token));
+        let next = self.phrases.next(&live.progress).into_iter().filter(may_follow);
+        let mut all: Vec<Continuation> = next.map(&mut take).collect();
         constraint.forbidden.iter().for_each(|&token| {
             take(token);
         });
-        let mut all: Vec<Continuation> = self.phrases.next(&live.progress).into_iter().map(take).collect();
         let mut best = vec![Continuation::IMPOSSIBLE; self.width + 1];
         if let Some(last) = self.phrases.may_be_lost(&live.progress) {
             let goes_on = |token: usize| self.phrases.surfaces().joins(last, token as u32);

@@ -428,10 +428,10 @@ mod tests {
             best.iter().map(|best| (best.token, best.log_prob)).collect::<Vec<_>>()
         };
         assert_eq!(run(Constraint::NONE), [(5, 3.0), (8, 2.0), (3, 1.0)]);
-        let without = Constraint { forced: None, forbidden: vec![4, 8] };
+        let without = Constraint { forbidden: vec![4, 8], ..Constraint::NONE };
         assert_eq!(run(without)[..2], [(5, 3.0), (3, 1.0)]);
-        assert_eq!(run(Constraint { forced: Some(8), forbidden: vec![] })[0], (8, 2.0));
-        assert_eq!(run(Constraint { forced: Some(4), forbidden: vec![] })[0].1, f32::NEG_INFINITY);
+        assert_eq!(run(Constraint { forced: Some(8), ..Constraint::NONE })[0], (8, 2.0));
+        assert_eq!(run(Constraint { forced: Some(4), ..Constraint::NONE })[0].1, f32::NEG_INFINITY);
     }
 
     #[test]
@@ -453,10 +453,10 @@ mod tests {
             best
         };
         let all = best(Constraint::NONE);
-        let some = best(Constraint { forced: None, forbidden: vec![1, 2, 1] });
+        let some = best(Constraint { forbidden: vec![1, 2, 1], ..Constraint::NONE });
         assert_eq!(some[..3], [all[1], all[2], all[4]]);
         assert_eq!(some[3], Continuation::IMPOSSIBLE);
-        let forced = best(Constraint { forced: Some(2), forbidden: vec![2] });
+        let forced = best(Constraint { forced: Some(2), forbidden: vec![2], ..Constraint::NONE });
         assert_eq!((forced[0], forced[1]), (all[3], Continuation::IMPOSSIBLE));
     }
 

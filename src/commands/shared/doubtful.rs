@@ -83,7 +83,7 @@ impl Doubtful {
         if translation.best().text.contains('\u{FFFD}') {
             self.broken.add(line);
         }
-        if translation.lacks_phrases {
+        if translation.n_best.iter().any(|candidate| candidate.lacks_phrases) {
             self.lacking.add(line);
         }
         match translation.best().ending {

@@ -89,6 +89,18 @@ proptest! {
         }
     }
 
+    /// Also if they repeat what may not be repeated otherwise.
+    #[test]
+    fn phrases_may_repeat_what_nothing_else_may(seed in any::<u64>(), phrases in phrases(), width in 1..4usize, n in 1..3usize) {
+        let language = Language { seed, words: 40, end_bias: 1.0, coarse: false };
+        let sentence = Sentence { max_length: all_tokens(&phrases) + 2, key: 5, ..Sentence::default() };
+        let options = options(Search::Beam { width }, super::gnmt(0.6), vec![sentence]);
+        let options = SearchOptions { no_repeat_ngram: n, ..demanding(options, &phrases, &Arc::default()) };
+        for Hypothesis { tokens, .. } in run(&language, &options).remove(0) {
+            prop_assert_eq!(tokens_found(&phrases, &tokens, &|_, _| false), all_tokens(&phrases), "{:?} in {:?}", phrases, tokens);
+        }
+    }
+
     /// What is to be avoided is excluded as if each text were looked at; and nothing more is.
     #[test]
     fn searches_with_phrases_to_avoid_equal_the_plain_ones(

@@ -120,6 +120,11 @@ pub fn tokens_found(phrases: &[Forms], tokens: &[u32], joins: Joins<'_>) -> usiz
 impl Plain<'_> {
     /// What may follow these tokens.
     pub fn after(&self, tokens: &[u32]) -> Vec<Continuation> {
+        self.after_or(tokens, &|_| false)
+    }
+
+    /// As [`Self::after`], but some tokens may repeat an n-gram.
+    fn after_or(&self, tokens: &[u32], may_repeat: &dyn Fn(u32) -> bool) -> Vec<Continuation> {
         let Sentence { min_length, demands, key, .. } = self.sentence;
         let n = self.options.no_repeat_ngram;
         let repeats = |token: u32| {
@@ -134,7 +139,7 @@ impl Plain<'_> {
         next.retain(|c| match demands.prefix.get(tokens.len()) {
             Some(forced) => c.token == *forced,
             None if c.token == END => tokens.len() >= *min_length,
-            None => !repeats(c.token) && !is_avoided(c.token),
+            None => (!repeats(c.token) || may_repeat(c.token)) && !is_avoided(c.token),
         });
         next
     }
@@ -226,7 +231,9 @@ impl Plain<'_> {
         for length in 1..=self.sentence.max_length {
             let mut candidates = vec![Vec::new(); all + 1];
             for (prefix, log_prob) in beams.iter().flatten() {
-                for next in self.after(prefix) {
+                let found = |tokens: &[u32]| tokens_found(phrases, tokens, joins);
+                let finds_more = |token: u32| found(&[prefix, &[token][..]].concat()) > found(prefix);
+                for next in self.after_or(prefix, &finds_more) {
                     let found = match next.token {
                         END => tokens_found(phrases, prefix, joins),
                         token => tokens_found(phrases, &[prefix, &[token][..]].concat(), joins),

@@ -281,21 +281,22 @@ impl Translator {
         if forced.is_empty() {
             hypotheses.truncate(options.n_best);
         }
-        let lacks_phrases = demands.must.is_some_and(|must| {
-            let has_all = |hypothesis: &Hypothesis| {
-                let progress =
-                    hypothesis.tokens.iter().fold(must.start(), |progress, token| must.after(&progress, *token));
-                must.are_found(&progress)
-            };
-            !hypotheses.iter().all(has_all)
-        });
-        let candidate = |hypothesis| self.candidate(hypothesis, forced.len());
+        let lacks_phrases = |tokens: &[u32]| {
+            demands.must.as_ref().is_some_and(|must| {
+                let progress = tokens.iter().fold(must.start(), |progress, token| must.after(&progress, *token));
+                !must.are_found(&progress)
+            })
+        };
+        let candidate = |hypothesis: Hypothesis| {
+            let lacks_phrases = lacks_phrases(&hypothesis.tokens);
+            Candidate { lacks_phrases, ..self.candidate(hypothesis, forced.len()) }
+        };
         let mut n_best: Vec<Candidate> = hypotheses.into_iter().map(candidate).collect();
         // Without the forced tokens, another may be the best.
         if !forced.is_empty() && ranked {
             n_best.sort_by(|a, b| b.score.total_cmp(&a.score));
         }
-        PartTranslation { source, source_cut, n_best, forced, lacks_phrases }
+        PartTranslation { source, source_cut, n_best, forced }
     }
 
     /// The candidate of a hypothesis, without its first `forced` tokens, which an earlier part of the line already has.
@@ -310,7 +311,7 @@ impl Translator {
             score *= log_prob / whole;
         }
         let text = self.target.decode(&tokens).replace(['\n', '\r'], " ");
-        Candidate { text, tokens, token_log_probs, log_prob, score, ending, joints: Vec::new() }
+        Candidate { text, tokens, token_log_probs, log_prob, score, ending, ..Candidate::default() }
     }
 }
 

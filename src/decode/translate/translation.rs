@@ -17,20 +17,12 @@ pub struct Translation {
     pub parts: Vec<Source>,
     /// The tokens with which the translation of each part but the first had to begin; they are not among its tokens.
     pub later_prefix: Vec<u32>,
-    /// Whether a phrase is missing that it had to contain.
-    pub lacks_phrases: bool,
 }
 
 impl Translation {
     /// The translation of a blank line: a blank line.
     pub(super) fn blank() -> Self {
-        Self {
-            n_best: vec![Candidate::default()],
-            source_cut: false,
-            parts: Vec::new(),
-            later_prefix: Vec::new(),
-            lacks_phrases: false,
-        }
+        Self { n_best: vec![Candidate::default()], source_cut: false, parts: Vec::new(), later_prefix: Vec::new() }
     }
 
     /// The translation of a line from those of its parts, of which there is at least one. `ranked` says that the candidates of
@@ -53,7 +45,6 @@ impl Translation {
             n_best,
             source_cut: parts.iter().any(|part| part.source_cut),
             later_prefix: parts.last().map(|part| part.forced.clone()).unwrap_or_default(),
-            lacks_phrases: parts.iter().any(|part| part.lacks_phrases),
             parts: parts.into_iter().map(|part| part.source).collect(),
         }
     }
@@ -73,8 +64,6 @@ pub(super) struct PartTranslation {
     pub(super) n_best: Vec<Candidate>,
     /// The tokens that they had to begin with and that they lack: an earlier part has them.
     pub(super) forced: Vec<u32>,
-    /// Whether any of them lacks a phrase that it had to contain.
-    pub(super) lacks_phrases: bool,
 }
 
 /// The best ways to choose one item of each list, by the sum of the items' scores: for each, the index in every list. The best
@@ -155,13 +144,16 @@ pub struct Candidate {
     pub ending: Ending,
     /// The index in `tokens` at which each part after the first begins.
     pub joints: Vec<usize>,
+    /// Whether a phrase is missing that it had to contain.
+    pub lacks_phrases: bool,
 }
 
 impl Default for Candidate {
     /// An empty, finished translation.
     fn default() -> Self {
         let (text, tokens, token_log_probs, joints) = Default::default();
-        Self { text, tokens, token_log_probs, log_prob: 0.0, score: 0.0, ending: Ending::End, joints }
+        let (log_prob, score, ending) = (0.0, 0.0, Ending::End);
+        Self { text, tokens, token_log_probs, log_prob, score, ending, joints, lacks_phrases: false }
     }
 }
 
@@ -179,6 +171,7 @@ impl Candidate {
         self.token_log_probs.extend(next.token_log_probs);
         self.log_prob += next.log_prob;
         self.score += next.score;
+        self.lacks_phrases |= next.lacks_phrases;
         if self.finished() {
             self.ending = next.ending;
         }
@@ -265,13 +258,13 @@ mod tests {
             score,
             ending,
             joints: Vec::new(),
+            lacks_phrases: text == "d",
         };
         let part = |part: usize, n_best: Vec<Candidate>| PartTranslation {
             source: Source { part, ..Source::default() },
             source_cut: part == 1,
             n_best,
             forced: Vec::new(),
-            lacks_phrases: false,
         };
         let parts = || {
             let first = vec![candidate("a", &[1], -1.0, Ending::End), candidate("b", &[2, 3], -3.0, Ending::MaxLength)];
@@ -281,6 +274,7 @@ mod tests {
         let ranked = Translation::of_parts(parts(), true, 3);
         let texts: Vec<&str> = ranked.n_best.iter().map(|candidate| candidate.text.as_str()).collect();
         assert_eq!(texts, ["a c e", "a d e", "b c e"]);
+        assert_eq!(ranked.n_best.iter().map(|it| it.lacks_phrases).collect::<Vec<_>>(), [false, true, false]);
         let third = &ranked.n_best[2];
         assert_eq!((&third.tokens[..], &third.joints[..]), (&[2, 3, 4, 6][..], &[2, 3][..]));
         assert_eq!((third.token_log_probs.len(), third.score, third.log_prob), (7, -5.0, -10.0));
