@@ -218,14 +218,22 @@ pub(super) fn create_folder(folder: &Path) -> Result<()> {
 mod tests {
     use super::*;
 
+    /// Of [`LARGE`] times `a`.
+    const LARGE_SHA256: &str = "5b6ff2e19d0da0fe323061018fc381393492884e74af8296c81ab9cb2694783a";
+    const LARGE_GIT: &str = "8f20b722f2b62b9f6e6e38ff60f9a87c5633091a";
+
     #[test]
     fn names_never_lead_out_of_the_folder() {
         for path in ["a", "a/b.txt", "de-en/train-00000-of-00003.parquet", "..a", "refs/convert/parquet"] {
             assert!(is_safe_path(path), "{path}");
         }
-        for path in ["", "..", "a/../b", "/etc/passwd", "a//b", "a/", "./a", "a/./b", "a\\..\\b", "a\0"] {
+        for path in
+            ["", "..", "a/../b", "/etc/passwd", "a//b", "a/", "./a", "a/./b", "a\\..\\b", "a\0", "a\nb", "a\u{1b}[31m"]
+        {
             assert!(!is_safe_path(path), "{path}");
         }
+        let (longest, parts) = ("a".repeat(HUB_NAME_PART), "a/".repeat(HUB_NAME / 2));
+        assert!(is_safe_path(&longest) && !is_safe_path(&format!("{longest}a")) && !is_safe_path(&format!("{parts}a")));
         for key in ["", ".", "..", "a/b", "a\\b", ".hidden"] {
             assert!(!is_key(key), "{key}");
         }
@@ -259,6 +267,34 @@ mod tests {
             assert_eq!((known.commit.as_str(), known.files), (commit, vec!["a/b.txt".to_owned()]));
         }
         assert!(cache.listing(&repo.at("other")).is_none());
+    }
+
+    #[test]
+    fn a_large_file_is_hashed_again_when_it_has_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::new(folder.path().to_path_buf());
+        let repo = Repo::dataset("org/name");
+        let path = folder.path().join("large");
+        let mut contents = vec![b'a'; usize::try_from(LARGE).unwrap()];
+        fs::write(&path, &contents).unwrap();
+        // As `sha256sum` and `git hash-object` give it.
+        let sums = [LARGE_SHA256, LARGE_GIT];
+        for sum in sums {
+            assert!(cache.is_sound(&repo, &path, sum) && cache.verified(&repo, sum).is_file());
+        }
+        // What is remembered is used: this sum is not that of the file.
+        let other = "0".repeat(64);
+        assert!(!cache.is_sound(&repo, &path, &other) && !cache.verified(&repo, &other).exists());
+        fs::copy(cache.verified(&repo, sums[0]), cache.verified(&repo, &other)).unwrap();
+        assert!(cache.is_sound(&repo, &path, &other));
+        // A change of neither size nor time of modification is noticed.
+        let modified = fs::metadata(&path).unwrap().modified().unwrap();
+        *contents.last_mut().unwrap() = b'b';
+        fs::write(&path, &contents).unwrap();
+        File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+        for sum in [LARGE_SHA256, LARGE_GIT, &other] {
+            assert!(!cache.is_sound(&repo, &path, sum), "{sum}");
+        }
     }
 
     #[test]

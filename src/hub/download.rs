@@ -135,7 +135,7 @@ impl Download<'_> {
             tries -= 1;
             if tries == 0 {
                 return Err(if done == 0 {
-                    after_tries(error)
+                    after_tries(error, TRIES)
                 } else {
                     problem::interrupted(self.repo, self.file, done, size, error.what())
                 });

@@ -115,10 +115,10 @@ impl Refusal<'_> {
 }
 
 /// No answer.
-pub(super) fn unreachable(endpoint: &str, cause: reqwest::Error) -> Error {
-    let why = secret::hide(&innermost(&cause));
+pub(super) fn unreachable(endpoint: &str, cause: &(dyn std::error::Error + 'static)) -> Error {
+    let why = secret::hide(&innermost(cause));
     let error = Error::failure(format!("the hub cannot be reached at {endpoint}: {why}"));
-    error.caused_by(cause).help(
+    error.help(
         "check the network, HF_ENDPOINT and the proxy (HTTPS_PROXY); if the files are in the cache, --offline goes on \
          without the hub",
     )
@@ -169,7 +169,7 @@ const NO_LISTING: &str =
 pub(super) fn too_large(repo: &Repo, file: &str, what: &str) -> Error {
     let error = Error::failure(format!("{file} of {repo} is larger than it may be: {what}"));
     error.help(
-        "what had arrived was removed; check HF_ENDPOINT and the proxy, or fetch the file with another program of the hub and \
+        "nothing of it is kept; check HF_ENDPOINT and the proxy, or fetch the file with another program of the hub and \
          give --offline",
     )
 }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::console::info;
 use crate::error::{Error, Result};
+use crate::limits::HUB_ANSWER_TIME;
 
 /// Tries, and the pause after the first of them, which doubles.
 pub(super) const TRIES: usize = 5;
@@ -23,25 +24,28 @@ pub(super) enum Failure {
 
 /// Tries again after passing failures.
 pub(super) fn retrying<T>(mut attempt: impl FnMut() -> std::result::Result<T, Failure>) -> Result<T> {
-    let mut pause = PAUSE;
-    for left in (0..TRIES).rev() {
+    let (mut pause, mut tries, mut spent) = (PAUSE, 0, Duration::ZERO);
+    loop {
         let began = Instant::now();
-        match attempt() {
+        let (error, asked) = match attempt() {
             Ok(value) => return Ok(value),
             Err(Failure::Final(error)) => return Err(error),
-            Err(Failure::Passing(error, _)) if left == 0 => return Err(after_tries(error)),
-            Err(Failure::Passing(error, asked)) => {
-                wait(asked.unwrap_or(pause), began, &error, TRIES - left + 1);
-                pause *= 2;
-            }
+            Err(Failure::Passing(error, asked)) => (error, asked),
+        };
+        tries += 1;
+        spent += began.elapsed();
+        // One that uses up its time again and again is not there.
+        if tries == TRIES || spent >= 2 * HUB_ANSWER_TIME {
+            return Err(after_tries(error, tries));
         }
+        wait(asked.unwrap_or(pause), began, &error, tries + 1);
+        pause *= 2;
     }
-    Err(Error::failure("the hub was not asked"))
 }
 
 /// The error that ended the last of all tries.
-pub(super) fn after_tries(error: Error) -> Error {
-    error.context(format_args!("after {TRIES} tries"))
+pub(super) fn after_tries(error: Error, tries: usize) -> Error {
+    error.context(format_args!("after {tries} tries"))
 }
 
 /// Waits before try `number`, but not longer than the longest pause. `error` ended the one that `began` then.

@@ -179,7 +179,7 @@ impl Web {
         }
         let mut bytes = Vec::new();
         let read = response.take(HUB_ANSWER + 1).read_to_end(&mut bytes);
-        read.map_err(|error| Failure::Passing(broken(&error), None))?;
+        read.map_err(|error| Failure::Passing(problem::unreachable(&self.endpoint, &error), None))?;
         if bytes.len() as u64 > HUB_ANSWER {
             return Err(Failure::Final(problem::too_long(&self.endpoint, repo, HUB_ANSWER)));
         }
@@ -199,7 +199,7 @@ impl Web {
         let connects = !error.is_connect();
         // A mirror may have sent the request on.
         let host = if is_same_origin(url, &self.address) { self.endpoint.clone() } else { origin(url) };
-        let error = problem::unreachable(&host, error);
+        let error = problem::unreachable(&host, &error).caused_by(error);
         // A host that cannot be reached now will not be a second later; one that is silent may still answer.
         if connects { Failure::Passing(error, None) } else { Failure::Final(error) }
     }
