@@ -159,10 +159,11 @@ impl Download<'_> {
         if size == Some(start) {
             return file.sync_all().map_err(|error| self.unwritten(error));
         }
-        let roomy = self.check_room(size.map_or(1, |size| size - start));
-        // What is there of the file stays, if it is more than nothing: it does not fill the disk.
-        roomy.map_err(|error| {
-            let _ = (start == 0).then(|| fs::remove_file(self.part));
+        self.check_room(size.map_or(1, |size| size - start)).map_err(|error| {
+            // What is there of the file stays for the next time, unless it is nothing or fills the disk.
+            if start == 0 || Room::at(self.part).is_some_and(|room| room.spare() == 0) {
+                let _ = fs::remove_file(self.part);
+            }
             Failure::Final(error)
         })?;
         let (url, repo) = (self.url, self.repo);
