@@ -9,6 +9,9 @@ use std::time::Duration;
 use rustix::fs::{StatVfs, statvfs};
 
 use crate::signature::Signature;
+pub(crate) use room::Room;
+
+mod room;
 
 /// Makes a write beyond a limit on file sizes fail with an error that names the file, instead of ending the process.
 pub(crate) fn fail_at_size_limits() {

@@ -817,14 +817,21 @@ fn a_full_disk_is_named_and_nothing_is_lost() {
     let bench = Bench::new();
     // Many times the size of the disk below.
     let row = |i: usize| format!("{{\"en\": \"w{i}\", \"de\": \"v{}\"}}\n", i * 7919 % 99_991);
-    bench.hub.dataset("o/set", &[("train.jsonl", (0..40_000).map(row).collect::<String>().as_bytes())]);
+    let contents = (0..40_000).map(row).collect::<String>().into_bytes();
+    bench.hub.dataset("o/set", &[("train.jsonl", &contents)]);
     std::fs::create_dir(bench.project.path("hf")).unwrap();
     let train = format!(
         "'{}' train --config small.toml --dry-run -q --set 'data.train=[{{ {SET} }}]'",
         env!("CARGO_BIN_EXE_mt")
     );
-    // A private mount; the cache is copied out before it disappears.
-    let line = format!("mount -t tmpfs -o size=64k tmpfs hf && {train}; code=$?; cp -r hf/hub kept; exit $code");
+    // A private mount, with a part that a download left; the cache is copied out before it disappears.
+    let etag = format!("{:x}", Sha256::digest(&contents));
+    std::fs::write(bench.project.path("part"), &contents[..20_000]).unwrap();
+    let blobs = "hf/hub/datasets--o--set/blobs";
+    let line = format!(
+        "mount -t tmpfs -o size=64k tmpfs hf && mkdir -p {blobs} && cp part {blobs}/{etag}.incomplete && {train}; code=$?; \
+         cp -r hf/hub kept; exit $code"
+    );
     bench.project.write("full.sh", line);
     let run = |words: &[&str]| {
         let mut command = Command::new(words[0]);
@@ -833,7 +840,8 @@ fn a_full_disk_is_named_and_nothing_is_lost() {
         command.output().unwrap()
     };
     let full = run(&["unshare", "-rm", "sh", "full.sh"]);
-    fails(&full, 1, &["os error 28", ".incomplete", "the disk is full", "set HF_HOME to a larger disk"]);
+    let needed = format!(": {} bytes are needed", contents.len() - 20_000);
+    fails(&full, 1, &["is too full for train.jsonl of o/set", &needed, ".incomplete", "set HF_HOME to a larger disk"]);
     // On a larger disk, the download goes on where it stopped.
     std::fs::rename(bench.project.path("kept"), bench.project.path("hf/hub")).unwrap();
     bench.hub.log();
@@ -845,7 +853,7 @@ fn a_full_disk_is_named_and_nothing_is_lost() {
         .filter(|request| request.storage)
         .filter_map(|request| request.headers.get("range").cloned())
         .collect();
-    assert!(matches!(&ranges[..], [range] if range.len() > "bytes=0-".len()), "{ranges:?}");
+    assert_eq!(ranges, ["bytes=20000-"]);
 }
 
 /// Links in the cache are relative, so that it can be moved.

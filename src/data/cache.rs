@@ -27,7 +27,7 @@ use super::tokenizers::Tokenizers;
 use crate::config::TokenizerConfig;
 use crate::console::Notice;
 use crate::error::{Error, Result};
-use crate::file::{self, Attempt};
+use crate::file::{self, Attempt, Room};
 
 /// To be raised when the meaning of shards or their contents changes.
 const FORMAT: u32 = 2;
@@ -183,6 +183,7 @@ impl Entry {
     /// Writes a shard, and returns it mapped from the file.
     fn store(&self, number: usize, shard: &Shard) -> Result<Shard> {
         let [bytes, summary] = self.files(number);
+        self.check_room(shard.bytes().len() as u64)?;
         write_whole(&bytes, shard.bytes())?;
         write_whole(&summary, json!(shard.summary()).to_string().as_bytes())?;
         let written = Shard::map(&bytes, shard.summary().clone())?;
@@ -191,6 +192,14 @@ impl Entry {
                 .at(&bytes)
                 .help("check the disk, and run again")
         })
+    }
+
+    /// Fails if text of the hub, which anyone may have put there, would leave the disk full.
+    fn check_room(&self, needed: u64) -> Result<()> {
+        let source = self.about["source"].as_str().filter(|source| source.starts_with("hub:"));
+        let (Some(source), Some(room)) = (source, Room::at(&self.directory)) else { return Ok(()) };
+        let checked = room.check(needed, format_args!("the prepared text of {source}"));
+        checked.map_err(|error| error.more_help("or set `data.cache_dir` to a larger disk, then run it again"))
     }
 
     /// Waits until no other process adds to the entry; `progress` may stop it.

@@ -5,16 +5,23 @@
 //!                     snapshots/COMMIT/a/b.txt → a link to
 //!                     blobs/ETAG                 the contents; ETAG.incomplete while they come
 //!                     .listings/COMMIT           the names of all files at that commit; ours, for work without a network
+//!                     .verified/ETAG             which file was found to have that checksum; ours, for large ones
 //! ```
 
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use super::listing::Listing;
-use super::{Repo, problem};
+use super::{Repo, checksum, problem};
 use crate::console::info;
 use crate::error::{Error, Result};
-use crate::file;
+use crate::file::{self, Room};
+use crate::limits::{HUB_ANSWER, HUB_NAME, HUB_NAME_PART};
+
+/// The bytes of a file above which it is remembered that it was found whole: smaller ones are hashed in less time than the hub
+/// takes to answer.
+const LARGE: u64 = 1 << 24;
 
 /// The cache.
 pub(super) struct Cache {
@@ -23,7 +30,10 @@ pub(super) struct Cache {
 
 /// Whether this is a relative path that stays in its folder.
 pub(super) fn is_safe_path(path: &str) -> bool {
-    let plain = !path.is_empty() && !path.contains(['\\', '\0']) && !path.split('/').any(str::is_empty);
+    // A line break would end a name in our listing.
+    let plain = !path.contains(|c: char| c == '\\' || c.is_control())
+        && path.len() <= HUB_NAME
+        && path.split('/').all(|part| (1..=HUB_NAME_PART).contains(&part.len()));
     plain && Path::new(path).components().all(|component| matches!(component, Component::Normal(_)))
         // `components` skips `.` parts.
         && !path.split('/').any(|part| part == ".")
@@ -58,6 +68,42 @@ impl Cache {
     /// The contents with that checksum, there or not.
     pub fn blob(&self, repo: &Repo, etag: &str) -> PathBuf {
         self.folder(repo).join("blobs").join(etag)
+    }
+
+    /// Whether a file has the contents that an ETag stands for, as far as it is a checksum. Of a large one that is remembered
+    /// until it changes.
+    pub fn is_sound(&self, repo: &Repo, path: &Path, etag: &str) -> bool {
+        let stamp = stamp(path).filter(|(size, _)| *size >= LARGE).map(|(_, stamp)| stamp);
+        let known = stamp.as_ref().and_then(|_| file::read_at_most(&self.verified(repo, etag), 200).ok());
+        if known.is_some_and(|known| stamp.as_ref().is_some_and(|stamp| stamp.as_bytes() == known)) {
+            return true;
+        }
+        let is_sound = checksum::fits(path, etag).unwrap_or(false);
+        if is_sound {
+            self.remember(repo, path, etag);
+        }
+        is_sound
+    }
+
+    /// Remembers that a file was found to have the contents that an ETag stands for.
+    pub fn remember(&self, repo: &Repo, path: &Path, etag: &str) {
+        if let Some((_, stamp)) = stamp(path).filter(|(size, _)| *size >= LARGE) {
+            // In a cache that cannot be written, it is hashed again.
+            let _ = replace(&self.verified(repo, etag), &stamp);
+        }
+    }
+
+    fn verified(&self, repo: &Repo, etag: &str) -> PathBuf {
+        self.folder(repo).join(".verified").join(etag)
+    }
+
+    /// Whether a file is still what it was when it was fetched: its contents lie under their checksum.
+    pub fn is_unchanged(&self, repo: &Repo, path: &Path) -> bool {
+        let blob = fs::canonicalize(path).ok();
+        let blob = blob.filter(|blob| blob.parent().is_some_and(|folder| folder.ends_with("blobs")));
+        // Other programs may put copies where we put links.
+        let etag = blob.as_ref().and_then(|blob| blob.file_name()?.to_str());
+        etag.is_none_or(|etag| self.is_sound(repo, path, etag))
     }
 
     /// Waits until no other process fetches these contents, and locks them until the file is closed. Where the file system has no
@@ -115,7 +161,8 @@ impl Cache {
             return None;
         }
         let mut files = Vec::new();
-        match fs::read_to_string(folder.join(".listings").join(&commit)) {
+        let names = file::read_at_most(&folder.join(".listings").join(&commit), HUB_ANSWER);
+        match names.map(|names| String::from_utf8_lossy(&names).into_owned()) {
             Ok(names) => files.extend(names.lines().filter(|name| is_safe_path(name)).map(str::to_owned)),
             // Fetched by another program, which keeps no listing.
             Err(_) => walk(&self.snapshot(repo, &commit), "", &mut files),
@@ -137,7 +184,8 @@ fn walk(folder: &Path, prefix: &str, files: &mut Vec<String>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };
         let (path, name) = (entry.path(), format!("{prefix}{name}"));
-        if path.is_dir() {
+        // A link to a folder is none of the hub's, and may lead round and round.
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             walk(&path, &format!("{name}/"), files);
         } else if path.is_file() {
             files.push(name);
@@ -145,8 +193,18 @@ fn walk(folder: &Path, prefix: &str, files: &mut Vec<String>) {
     }
 }
 
+/// The size of a file, and a text that changes when the file does. The last of its times is set by the system alone.
+fn stamp(path: &Path) -> Option<(u64, String)> {
+    let it = fs::metadata(path).ok()?;
+    let times = format!("{}.{:09} {}.{:09}", it.mtime(), it.mtime_nsec(), it.ctime(), it.ctime_nsec());
+    Some((it.len(), format!("{} {} {} {times}\n", it.len(), it.dev(), it.ino())))
+}
+
 /// Writes a small file whole or not at all.
 fn replace(path: &Path, text: &str) -> Result<()> {
+    if let Some(room) = Room::at(path) {
+        room.check(text.len() as u64, "what the hub says").map_err(problem::no_room)?;
+    }
     create_folder(path.parent().unwrap_or(Path::new(".")))?;
     file::replace_shared(path, text.as_bytes()).map_err(|error| problem::cannot_write(path, error))
 }
@@ -160,14 +218,22 @@ pub(super) fn create_folder(folder: &Path) -> Result<()> {
 mod tests {
     use super::*;
 
+    /// Of [`LARGE`] times `a`.
+    const LARGE_SHA256: &str = "5b6ff2e19d0da0fe323061018fc381393492884e74af8296c81ab9cb2694783a";
+    const LARGE_GIT: &str = "8f20b722f2b62b9f6e6e38ff60f9a87c5633091a";
+
     #[test]
     fn names_never_lead_out_of_the_folder() {
         for path in ["a", "a/b.txt", "de-en/train-00000-of-00003.parquet", "..a", "refs/convert/parquet"] {
             assert!(is_safe_path(path), "{path}");
         }
-        for path in ["", "..", "a/../b", "/etc/passwd", "a//b", "a/", "./a", "a/./b", "a\\..\\b", "a\0"] {
+        for path in
+            ["", "..", "a/../b", "/etc/passwd", "a//b", "a/", "./a", "a/./b", "a\\..\\b", "a\0", "a\nb", "a\u{1b}[31m"]
+        {
             assert!(!is_safe_path(path), "{path}");
         }
+        let (longest, parts) = ("a".repeat(HUB_NAME_PART), "a/".repeat(HUB_NAME / 2));
+        assert!(is_safe_path(&longest) && !is_safe_path(&format!("{longest}a")) && !is_safe_path(&format!("{parts}a")));
         for key in ["", ".", "..", "a/b", "a\\b", ".hidden"] {
             assert!(!is_key(key), "{key}");
         }
@@ -201,6 +267,34 @@ mod tests {
             assert_eq!((known.commit.as_str(), known.files), (commit, vec!["a/b.txt".to_owned()]));
         }
         assert!(cache.listing(&repo.at("other")).is_none());
+    }
+
+    #[test]
+    fn a_large_file_is_hashed_again_when_it_has_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::new(folder.path().to_path_buf());
+        let repo = Repo::dataset("org/name");
+        let path = folder.path().join("large");
+        let mut contents = vec![b'a'; usize::try_from(LARGE).unwrap()];
+        fs::write(&path, &contents).unwrap();
+        // As `sha256sum` and `git hash-object` give it.
+        let sums = [LARGE_SHA256, LARGE_GIT];
+        for sum in sums {
+            assert!(cache.is_sound(&repo, &path, sum) && cache.verified(&repo, sum).is_file());
+        }
+        // What is remembered is used: this sum is not that of the file.
+        let other = "0".repeat(64);
+        assert!(!cache.is_sound(&repo, &path, &other) && !cache.verified(&repo, &other).exists());
+        fs::copy(cache.verified(&repo, sums[0]), cache.verified(&repo, &other)).unwrap();
+        assert!(cache.is_sound(&repo, &path, &other));
+        // A change of neither size nor time of modification is noticed.
+        let modified = fs::metadata(&path).unwrap().modified().unwrap();
+        *contents.last_mut().unwrap() = b'b';
+        fs::write(&path, &contents).unwrap();
+        File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+        for sum in [LARGE_SHA256, LARGE_GIT, &other] {
+            assert!(!cache.is_sound(&repo, &path, sum), "{sum}");
+        }
     }
 
     #[test]

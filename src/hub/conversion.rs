@@ -2,17 +2,15 @@
 
 use serde::Deserialize;
 
-use super::download::{Failure, Web, retrying};
-use super::{Hub, MAIN, Repo, RepoKind, problem};
+use super::retry::retrying;
+use super::web::Web;
+use super::{Hub, MAIN, Repo, RepoKind};
 use crate::error::{Error, Result};
+use crate::limits::{HUB_COMMITS, HUB_PAGES};
 
 /// The account of the converter, and the title of its pull requests. Anyone may open one, with any weights: so both must match.
 const AUTHOR: &str = "SFconvertbot";
 const TITLE: &str = "Adding `safetensors` variant of this model";
-/// Pages of a repository's pull requests that are looked at.
-const PAGES: usize = 20;
-/// Commits of a pull request that are looked at.
-const COMMITS: usize = 10;
 
 #[derive(Deserialize)]
 struct Page {
@@ -34,6 +32,11 @@ struct Discussion {
 #[derive(Deserialize)]
 struct Author {
     name: String,
+}
+
+#[derive(Deserialize)]
+struct Commit {
+    id: String,
 }
 
 impl Discussion {
@@ -67,17 +70,14 @@ impl Web {
     /// The revisions of the converter's pull requests.
     fn conversions(&self, repo: &Repo) -> Result<Vec<String>> {
         let mut found = Vec::new();
-        for number in 0..PAGES {
-            let address = format!("{}/api/models/{}/discussions", self.endpoint, repo.name);
-            let query = [("author", AUTHOR), ("type", "pull_request"), ("p", &number.to_string())];
-            let page: Page = retrying(|| {
-                let text = self.text(&address, &query, repo)?;
-                serde_json::from_str(&text)
-                    .map_err(|error| Failure::Final(problem::not_the_hub(&self.endpoint).caused_by(error)))
-            })?;
+        for number in 0..HUB_PAGES {
+            let mut url = self.url_about(repo, &["discussions"]);
+            url.query_pairs_mut().append_pair("author", AUTHOR).append_pair("type", "pull_request");
+            url.query_pairs_mut().append_pair("p", &number.to_string());
+            let page: Page = retrying(|| self.answer(&url, repo))?;
             let conversions = page.discussions.iter().filter(|discussion| discussion.is_conversion());
             found.extend(conversions.map(|discussion| format!("refs/pr/{}", discussion.num)));
-            if page.discussions.is_empty() || page.start + page.discussions.len() >= page.count {
+            if page.discussions.is_empty() || page.start.saturating_add(page.discussions.len()) >= page.count {
                 break;
             }
         }
@@ -86,12 +86,10 @@ impl Web {
 
     /// Whether a revision was made from that commit: weights of an older one would be of another model.
     fn follows(&self, repo: &Repo, revision: &str, commit: &str) -> Result<bool> {
-        let (owner, name) = hf_hub::split_id(&repo.name);
-        let commits = retrying(|| {
-            let asked = self.hub.model(owner, name).list_commits().revision(revision).limit(COMMITS).send();
-            asked.map_err(|error| self.failure(repo, error))
-        });
+        let mut url = self.url_about(repo, &["commits", revision]);
+        url.query_pairs_mut().append_pair("limit", &HUB_COMMITS.to_string());
+        let commits: Result<Vec<Commit>> = retrying(|| self.answer(&url, repo));
         let commits = commits.map_err(|error: Error| error.context(format_args!("{revision} of {repo}")))?;
-        Ok(commits.iter().any(|other| other.id == commit))
+        Ok(commits.iter().take(HUB_COMMITS).any(|other| other.id == commit))
     }
 }

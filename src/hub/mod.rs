@@ -1,23 +1,28 @@
 //! The Hugging Face hub: all code that talks to it is here.
 //!
 //! ```text
-//! Hub::files ── listing (hf-hub) ── names of a revision's files, and its commit
+//! Hub::files ── listing ── names of a revision's files, and its commit
 //! Hub::fetch ── cache: is it there? ── download: metadata, ranges, retries ── cache: in its place once it is whole
+//!    both ask through web: who gets the token, which redirects are followed, how much is read
 //! ```
 //!
-//! `hf-hub` 1.0 knows the environment and lists repositories. Its own download is not used: it stores an answer without checking
-//! its status or size, so that an error page can end up in the cache as the file; it starts over after an interruption; it does
-//! not wait for as long as the hub asks; and for the metadata of a file it follows the redirect to a host that does not send the
-//! headers with commit and checksum. So that part is ours, over the HTTP client that `hf-hub` brings.
+//! `hf-hub` 1.0 is not used. It reads an answer to its end however long it is, and sends the token to whatever address a header
+//! `Link` names as that of the next page. Its download stores an answer without checking its status or size, so that an error
+//! page can end up in the cache as the file; it starts over after an interruption; it does not wait for as long as the hub asks;
+//! and for the metadata of a file it follows the redirect to a host that does not send the headers with commit and checksum.
 //! The cache has the layout that all programs of the hub share.
 
 mod cache;
+mod checksum;
 mod conversion;
 mod download;
 mod listing;
 mod name;
 mod place;
 mod problem;
+mod retry;
+mod secret;
+mod web;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -26,9 +31,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Error, Result};
 use cache::Cache;
-use download::Web;
 use listing::Listing;
 pub use place::user_cache;
+use web::Web;
 
 /// What a repository holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -142,8 +147,8 @@ impl Hub {
     /// file). Nothing is sent yet.
     ///
     /// # Errors
-    /// `HF_ENDPOINT` is not an address, the token is malformed, there are no certificates to trust, or there is no place for the
-    /// cache.
+    /// `HF_ENDPOINT` is not an address, the token is malformed or would be sent to another machine without encryption, there are
+    /// no certificates to trust, or there is no place for the cache.
     pub fn open(offline: bool) -> Result<Self> {
         let is_offline = offline || says_yes(&["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"]);
         let web = if is_offline { None } else { Some(Web::from_environment()?) };
@@ -192,7 +197,8 @@ impl Hub {
     /// in its place only when it is whole.
     ///
     /// # Errors
-    /// As [`Self::files`]; also where there is no such file, the download breaks off again and again, or the disk is full.
+    /// As [`Self::files`]; also where there is no such file, the download breaks off again and again or brings something else
+    /// than was announced, or the disk would become full; offline: the file in the cache is not what was fetched.
     pub fn fetch(&self, repo: &Repo, file: &str) -> Result<PathBuf> {
         if !cache::is_safe_path(file) {
             let error = Error::failure(format!("`{file}` of {repo} is not a name that a file can have"));
@@ -201,7 +207,12 @@ impl Hub {
         let listing = self.listing(repo)?;
         let cached = self.cache.find(repo, &listing.commit, file);
         let Some(web) = &self.web else {
-            return cached.ok_or_else(|| self.not_cached(repo, Some(file)));
+            let path = cached.ok_or_else(|| self.not_cached(repo, Some(file)))?;
+            return if self.cache.is_unchanged(repo, &path) {
+                Ok(path)
+            } else {
+                Err(problem::changed(&path, repo, file))
+            };
         };
         if !listing.files.iter().any(|name| name == file) {
             return Err(problem::no_file(repo, file, &listing.files));

@@ -17,9 +17,9 @@ impl Repo {
             return Some(Self::of_path(path, |revision| revision));
         }
         let endpoint = super::variable(&["HF_ENDPOINT"]);
-        let path = match endpoint
-            .and_then(|endpoint| text.strip_prefix(endpoint.trim_end_matches('/'))?.strip_prefix('/'))
-        {
+        let below = |endpoint: &str| text.strip_prefix(endpoint.trim_end_matches('/'))?.strip_prefix('/');
+        // Pages have addresses without a password.
+        let path = match endpoint.and_then(|endpoint| below(&endpoint).or_else(|| below(&without_user(&endpoint)?))) {
             Some(path) => path,
             None => {
                 let bare = ["https://", "http://"].iter().find_map(|scheme| text.strip_prefix(scheme)).unwrap_or(text);
@@ -58,6 +58,13 @@ impl Repo {
         let parts = if path.starts_with("refs/") { 3 } else { 1 };
         path.match_indices('/').nth(parts - 1).map_or(path, |(end, _)| path.split_at(end).0)
     }
+}
+
+/// An address without the name and password in it; `None` if there are none.
+fn without_user(address: &str) -> Option<String> {
+    let (scheme, rest) = address.split_once("://")?;
+    let (_, rest) = rest.rsplit_once('@')?;
+    Some(format!("{scheme}://{rest}"))
 }
 
 /// What the repository is, and the rest of a path that may begin with that.
@@ -104,6 +111,8 @@ mod tests {
         ] {
             assert_eq!(Repo::named(text), expected, "{text}");
         }
+        assert_eq!(without_user("https://me:p@w@hub.example/x").as_deref(), Some("https://hub.example/x"));
+        assert_eq!(without_user("https://hub.example/x"), None);
         for (text, expected) in [
             ("Helsinki-NLP/opus-mt-en-de", model("Helsinki-NLP/opus-mt-en-de", "main")),
             ("datasets/wmt/wmt14", dataset("wmt/wmt14", "main")),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{MAIN, Repo, RepoKind};
+use super::{MAIN, Repo, RepoKind, secret};
 use crate::error::Error;
 use crate::file::is_out_of_files;
 
@@ -115,10 +115,10 @@ impl Refusal<'_> {
 }
 
 /// No answer.
-pub(super) fn unreachable(endpoint: &str, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-    let cause = cause.into();
-    let error = Error::failure(format!("the hub cannot be reached at {endpoint}: {}", innermost(&*cause)));
-    error.caused_by(cause).help(
+pub(super) fn unreachable(endpoint: &str, cause: &(dyn std::error::Error + 'static)) -> Error {
+    let why = secret::hide(&innermost(cause));
+    let error = Error::failure(format!("the hub cannot be reached at {endpoint}: {why}"));
+    error.help(
         "check the network, HF_ENDPOINT and the proxy (HTTPS_PROXY); if the files are in the cache, --offline goes on \
          without the hub",
     )
@@ -138,9 +138,57 @@ pub(super) fn sent_away(endpoint: &str, host: &str, repo: &Repo, file: &str) -> 
 }
 
 /// The endpoint redirects without end.
-pub(super) fn circle(endpoint: &str, repo: &Repo, file: &str) -> Error {
-    let what = format!("{endpoint} redirects the request for {file} of {repo} again and again");
+pub(super) fn circle(endpoint: &str, repo: &Repo, file: Option<&str>) -> Error {
+    let file = file.map(|file| format!("{file} of ")).unwrap_or_default();
+    let what = format!("{endpoint} redirects the request for {file}{repo} again and again");
     Error::failure(what).help("check HF_ENDPOINT")
+}
+
+/// The endpoint redirects to an address that everybody on the way can read and change.
+pub(super) fn unencrypted(endpoint: &str, host: &str) -> Error {
+    let what = format!("{endpoint} sends the request on to {host}, which is not encrypted");
+    Error::failure(what).help("check HF_ENDPOINT; a hub that is reached over https sends nobody to http")
+}
+
+/// An answer is longer than any of the hub.
+pub(super) fn too_long(endpoint: &str, repo: &Repo, most: u64) -> Error {
+    let what = format!("{endpoint} answers a question about {repo} with more than {most} bytes");
+    Error::failure(what).help(NO_LISTING)
+}
+
+/// A revision has more files than any should have.
+pub(super) fn too_many_files(repo: &Repo, files: usize, most: usize) -> Error {
+    Error::failure(format!("{repo} has {files} files, and {most} are the most that are read")).help(NO_LISTING)
+}
+
+/// What to do about a repository that cannot be listed.
+const NO_LISTING: &str =
+    "check HF_ENDPOINT; of a repository of that size, fetch the files with another program, and name those";
+
+/// More came than was announced, or was announced than is taken.
+pub(super) fn too_large(repo: &Repo, file: &str, what: &str) -> Error {
+    let error = Error::failure(format!("{file} of {repo} is larger than it may be: {what}"));
+    error.help(
+        "nothing of it is kept; check HF_ENDPOINT and the proxy, or fetch the file with another program of the hub and \
+         give --offline",
+    )
+}
+
+/// A download that would take for ever.
+pub(super) fn too_slow(repo: &Repo, file: &str, bytes: u64, seconds: u64) -> Error {
+    let error = Error::failure(format!("{file} of {repo} came with {bytes} bytes in {seconds} s, and was given up"));
+    error.help("run it again: what has arrived is kept, and the download goes on from there")
+}
+
+/// The disk has no room for a file.
+pub(super) fn no_room(error: Error) -> Error {
+    error.more_help("or set HF_HOME to a larger disk, then run it again")
+}
+
+/// A file of the cache is not what its name says.
+pub(super) fn changed(path: &Path, repo: &Repo, file: &str) -> Error {
+    let what = format!("{file} of {repo} in the cache is not what was fetched: its checksum is different");
+    Error::failure(what).at(path).help("run once without --offline: it is fetched again")
 }
 
 /// The repository does not list the file.
@@ -181,7 +229,7 @@ pub(super) fn cannot_write(path: &Path, error: std::io::Error) -> Error {
         } else {
             "the disk is full: free some space"
         };
-        error.help(format!("{what} or set HF_HOME to a larger disk, then run it again; it goes on from there"))
+        error.help(format!("{what} or set HF_HOME to a larger disk, then run it again"))
     } else {
         error
     }

@@ -8,6 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
 use serde_json::json;
+use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 /// A request as it was received.
@@ -317,7 +318,9 @@ fn answer(request: &Request, state: &mut State) -> Answer {
     let Some(contents) = state.files.get(&key).and_then(|files| files.get(file)) else {
         return Answer::new(404, &[("X-Error-Code", "EntryNotFound")], "");
     };
-    let etag = format!("{:x}", Sha256::digest(contents));
+    // Small files have the checksum that Git gives them.
+    let of_git = || Sha1::new_with_prefix(format!("blob {}\0", contents.len())).chain_update(contents).finalize();
+    let etag = if is_large { format!("{:x}", Sha256::digest(contents)) } else { format!("{:x}", of_git()) };
     if is_large && !request.storage {
         let (size, location) = (contents.len().to_string(), format!("{}{}", state.storage, request.path));
         let etag = if let Some(Fault::Etag(etag)) = fault { etag.to_owned() } else { etag };

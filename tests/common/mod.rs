@@ -3,6 +3,7 @@
 
 pub mod datasets;
 pub mod emulator;
+pub mod hostile;
 pub mod hub;
 pub mod marian;
 pub mod npz;

@@ -11,7 +11,7 @@ use crate::cli::Common;
 use crate::commands::import;
 use crate::console::info;
 use crate::error::{Error, Result};
-use crate::file;
+use crate::file::{self, Room};
 use crate::hub::{Hub, Repo, RepoKind, is_revision, user_cache};
 use crate::interop::import::{hf_marian, unread};
 
@@ -141,10 +141,18 @@ pub fn directory(repo: &Repo, common: &Common) -> Result<PathBuf> {
     }
     if !directory.is_dir() {
         let imported = hf_marian::import(&fetched.folder).map_err(|error| error.context(repo))?;
+        check_room(&models, repo, imported.layout.total() as u64 * 4)?;
         import::write(&imported, &directory, Path::new(&repo.to_string()))?;
         info(format_args!("{repo}: imported into {}", directory.display()));
     }
     Ok(directory)
+}
+
+/// Fails if a model that anyone may have put on the hub would leave the disk full.
+fn check_room(models: &Path, repo: &Repo, needed: u64) -> Result<()> {
+    let Some(room) = Room::at(models) else { return Ok(()) };
+    let checked = room.check(needed, format_args!("the imported {repo}"));
+    checked.map_err(|error| error.more_help("or set XDG_CACHE_HOME to a larger disk, then run it again"))
 }
 
 /// The user's cache directory for `mt`.
