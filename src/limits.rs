@@ -70,3 +70,13 @@ pub(crate) const THRIFT_DEPTH: usize = 16;
 pub(crate) const DATA_SET_GROWTH: u64 = 1000;
 /// Bytes of text that a file may hold whatever its size.
 pub(crate) const DATA_SET_FREE: u64 = 1 << 26;
+/// Bytes of the header of a data set's page; longer ones are not looked at.
+pub(crate) const CARD_BYTES: usize = 1 << 20;
+/// How deeply that header nests; the library recurses.
+pub(crate) const CARD_DEPTH: usize = 32;
+/// Bytes of a pattern of file names there.
+pub(crate) const PATTERN_BYTES: usize = 1 << 10;
+/// How deeply its alternatives (`{a,{b,c}}`) nest.
+pub(crate) const PATTERN_DEPTH: usize = 8;
+/// Patterns of a split, beside plain names: each is compared with every file.
+pub(crate) const PATTERNS: usize = 1000;
