@@ -3,6 +3,8 @@
 //! Input that goes beyond a limit is refused with an error that names the file and the limit. `docs/security.md` says which
 //! input is foreign and what is promised of it.
 
+use std::time::Duration;
+
 // Messages.
 
 /// Errors that are reported together; of the others only their number.
@@ -27,7 +29,6 @@ pub(crate) const MOST_POSITIONS: i128 = 1 << 16;
 /// A file of which less than one part in so many is on the disk was never written, or not to the end; reading it would take as
 /// long as if it had been.
 pub(crate) const MOST_SPARSE: u64 = 16;
-use std::time::Duration;
 
 // What the hub, a mirror or a storage behind it sends.
 
@@ -66,3 +67,81 @@ pub(crate) const HUB_PROGRESS: (u64, u64) = (1000, 1 << 20);
 pub(crate) const DISK_RESERVE: u64 = 1 << 30;
 /// The part of a smaller disk that is left free: a twentieth.
 pub(crate) const DISK_RESERVE_PART: u64 = 20;
+
+// Tokenizers.
+
+/// Bytes of a tokenizer's file: the largest in use, with a million pieces and their merges, have some 40 MB.
+pub(crate) const TOKENIZER_BYTES: u64 = 1 << 27;
+/// Values in a `tokenizer.json`, each of which takes some 70 bytes: three times those of half a million pieces and a million merges.
+pub(crate) const TOKENIZER_VALUES: usize = 1 << 23;
+/// Bytes of a SentencePiece model; an enormous one would become many times as large in memory.
+pub(crate) const SENTENCEPIECE_BYTES: usize = 1 << 24;
+/// Steps of normalising, splitting, decoding and so on in a `tokenizer.json`, with what belongs to each; those in use have some twenty.
+pub(crate) const TOKENIZER_STEPS: usize = 256;
+/// Bytes of a text that such a step inserts, removes or looks for, and of the marks of a model's pieces.
+pub(crate) const STEP_BYTES: usize = 1 << 10;
+/// Bytes of all regular expressions of a `tokenizer.json`, without the user's own symbols: ours has some 6 kB, others one.
+pub(crate) const EXPRESSION_BYTES: usize = 1 << 14;
+/// Bytes of a regular expression times its counts (`{100}`), which repeat its parts in memory.
+pub(crate) const EXPRESSION_WEIGHT: usize = 1 << 20;
+/// Bytes of a table of replaced characters; that of NFKC has some 300 kB.
+pub(crate) const CHARSMAP_BYTES: usize = 1 << 24;
+/// Bytes of a replacement for each byte that it replaces. Unicode's own longest, of U+FDFA, has 11.
+pub(crate) const REPLACEMENT_GROWTH: usize = 16;
+/// Bytes of text that SentencePiece replaces at once.
+pub(crate) const REPLACED_BYTES: usize = 1 << 8;
+/// Bytes of a piece of a unigram model: all pieces that a text begins with are looked for at each of its places. In the library
+/// each byte is also a level of a tree, which is removed by recursion.
+pub(crate) const PIECE_BYTES: usize = 1 << 10;
+/// Bytes of all pieces of the library's Unigram, each of which takes some 400 bytes: twice those of half a million pieces.
+pub(crate) const UNIGRAM_BYTES: usize = 1 << 23;
+/// Characters of a word that `WordPiece` looks for in all ways, which takes time with their square; the usual number is 100.
+pub(crate) const WORDPIECE_CHARACTERS: u64 = 1000;
+
+/// Bytes that a text may become for each of its bytes when it is normalised, split or decoded: NFKC alone makes 11 of one.
+const TEXT_GROWTH: usize = 16;
+/// The same of a long text, which has no place for a rare character alone.
+const LONG_TEXT_GROWTH: usize = 4;
+/// Bytes by which a text may grow whatever its length.
+const TEXT_GROWTH_FREE: usize = 1 << 12;
+/// Bytes to which a text may grow by [`TEXT_GROWTH`].
+const TEXT_GROWN: usize = 1 << 22;
+
+/// To how many bytes a text of `length` bytes may grow.
+pub(crate) fn grown(length: usize) -> usize {
+    let much = length.saturating_mul(TEXT_GROWTH).saturating_add(TEXT_GROWTH_FREE);
+    much.min(length.saturating_mul(LONG_TEXT_GROWTH).max(TEXT_GROWN))
+}
+
+// Data sets.
+
+/// Bytes of a Parquet file's description; that of a thousand row groups has some hundred kB, and of a wide table some MB.
+pub(crate) const PARQUET_FOOTER_BYTES: u64 = 1 << 25;
+/// Bytes of a page's header, which may hold the least and the greatest text of the page.
+pub(crate) const PARQUET_HEADER_BYTES: u64 = 1 << 24;
+/// Bytes of a page, unpacked: usual are one MB, and a hundred where a page is all of a row group.
+pub(crate) const PARQUET_PAGE_BYTES: u64 = 1 << 28;
+/// Values of a page whose lengths are unpacked beforehand.
+pub(crate) const PARQUET_PAGE_VALUES: u64 = 1 << 24;
+/// Columns of a Parquet file, with those that hold others.
+pub(crate) const PARQUET_COLUMNS: usize = 10_000;
+/// How deeply columns nest; a list of lists of objects has 7.
+pub(crate) const PARQUET_DEPTH: usize = 32;
+/// Bytes of the names of all columns, each with those that it lies in.
+pub(crate) const PARQUET_NAME_BYTES: usize = 1 << 24;
+/// How deeply the values of its description nest; those that are known, 8.
+pub(crate) const THRIFT_DEPTH: usize = 16;
+/// Bytes of text for each byte of a data set's file: of translations, compression saves hardly more than nine tenths.
+pub(crate) const DATA_SET_GROWTH: u64 = 1000;
+/// Bytes of text that a file may hold whatever its size.
+pub(crate) const DATA_SET_FREE: u64 = 1 << 26;
+/// Bytes of the header of a data set's page; longer ones are not looked at.
+pub(crate) const CARD_BYTES: usize = 1 << 20;
+/// How deeply that header nests; the library recurses.
+pub(crate) const CARD_DEPTH: usize = 32;
+/// Bytes of a pattern of file names there.
+pub(crate) const PATTERN_BYTES: usize = 1 << 10;
+/// How deeply its alternatives (`{a,{b,c}}`) nest.
+pub(crate) const PATTERN_DEPTH: usize = 8;
+/// Patterns of a split, beside plain names: each is compared with every file.
+pub(crate) const PATTERNS: usize = 1000;

@@ -3,12 +3,11 @@
 use yaml_rust2::parser::Parser;
 use yaml_rust2::{Event, Yaml, YamlLoader};
 
+use crate::foreign::guarded;
+use crate::limits;
+
 /// The page of a data set.
 pub const FILE: &str = "README.md";
-/// Longer headers are not looked at.
-const LONGEST: usize = 1 << 20;
-/// Nor deeper ones: the library recurses.
-const DEEPEST: usize = 32;
 
 /// One configuration, as the header states it.
 #[derive(Debug, Default, PartialEq)]
@@ -27,10 +26,11 @@ pub struct CardConfig {
 pub fn configs(page: &str) -> Vec<CardConfig> {
     let Some(text) = block(page) else { return Vec::new() };
     // Anchors are refused, so that a small header cannot expand into a huge one.
-    if text.len() > LONGEST || text.contains('&') || !is_shallow(&text) {
+    if text.len() > limits::CARD_BYTES || text.contains('&') {
         return Vec::new();
     }
-    let documents = YamlLoader::load_from_str(&text).unwrap_or_default();
+    let load = || if is_shallow(&text) { YamlLoader::load_from_str(&text).unwrap_or_default() } else { Vec::new() };
+    let documents = guarded(load).unwrap_or_default();
     let Some(list) = documents.first().and_then(|document| document["configs"].as_vec()) else { return Vec::new() };
     list.iter().filter_map(config).collect()
 }
@@ -42,7 +42,7 @@ fn is_shallow(text: &str) -> bool {
     while let Ok((event, _)) = parser.next_token() {
         match event {
             Event::StreamEnd => return true,
-            Event::SequenceStart(..) | Event::MappingStart(..) if depth == DEEPEST => return false,
+            Event::SequenceStart(..) | Event::MappingStart(..) if depth == limits::CARD_DEPTH => return false,
             Event::SequenceStart(..) | Event::MappingStart(..) => depth += 1,
             Event::SequenceEnd | Event::MappingEnd => depth -= 1,
             _ => {}
@@ -137,7 +137,11 @@ mod tests {
         assert_eq!(configs(bomb), []);
         // Deeper than the stack.
         for nested in ["- ", "? ", "- ? ", "[", "{a: "] {
-            assert_eq!(configs(&format!("---\nconfigs:\n{}a\n---\n", nested.repeat(LONGEST / 5))), [], "{nested}");
+            assert_eq!(
+                configs(&format!("---\nconfigs:\n{}a\n---\n", nested.repeat(limits::CARD_BYTES / 5))),
+                [],
+                "{nested}"
+            );
         }
     }
 }

@@ -6,11 +6,13 @@
 //! ```
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use globset::GlobBuilder;
 
 use super::card::CardConfig;
+use crate::foreign::guarded;
+use crate::limits;
 
 /// What is looked for.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +58,8 @@ pub enum Missing {
     Split(Vec<String>),
     /// The header names files that are not there.
     Files(Vec<String>),
+    /// The header names files by a pattern that cannot be read, or by too many.
+    Pattern(String),
     /// The files are of no form that can be read, or not in these languages.
     Form(Vec<String>),
 }
@@ -99,10 +103,10 @@ pub fn by_card(configs: &[CardConfig], files: &[String], wanted: Wanted) -> Resu
         return Err(Missing::Split(config.splits.iter().map(|(split, _)| split.clone()).collect()));
     };
     let folder = if config.folder.is_empty() { String::new() } else { format!("{}/", config.folder) };
-    let matched: Vec<&str> =
-        patterns.iter().flat_map(|pattern| matching(&format!("{folder}{pattern}"), files)).collect();
+    let patterns: Vec<String> = patterns.iter().map(|pattern| format!("{folder}{pattern}")).collect();
+    let matched = matching(&patterns, files)?;
     if matched.is_empty() {
-        return Err(Missing::Files(patterns.clone()));
+        return Err(Missing::Files(patterns));
     }
     best(&matched, wanted).ok_or_else(|| Missing::Form(matched.iter().map(|name| (*name).to_owned()).collect()))
 }
@@ -258,12 +262,43 @@ fn text(files: &[&str], [source, target]: [&str; 2]) -> Option<Found> {
     (!files.is_empty()).then_some(Found { format: Format::Text, files })
 }
 
-/// The names that a pattern fits. `*` stays within a folder, `**` does not.
-fn matching<'f>(pattern: &str, files: &'f [String]) -> Vec<&'f str> {
-    let pattern = pattern.strip_prefix("./").unwrap_or(pattern);
-    let Ok(glob) = GlobBuilder::new(pattern).literal_separator(true).build() else { return Vec::new() };
-    let glob = glob.compile_matcher();
-    files.iter().map(String::as_str).filter(|file| *file == pattern || glob.is_match(file)).collect()
+/// The names that patterns fit, in their order. `*` stays within a folder, `**` does not.
+fn matching<'f>(patterns: &[String], files: &'f [String]) -> Result<Vec<&'f str>, Missing> {
+    let names: HashSet<&str> = files.iter().map(String::as_str).collect();
+    let (mut found, mut count) = (Vec::new(), 0);
+    for pattern in patterns {
+        let pattern = pattern.strip_prefix("./").unwrap_or(pattern);
+        if let Some(name) = names.get(pattern) {
+            found.push(*name);
+        }
+        if !pattern.contains(['*', '?', '[', '{', '\\']) {
+            continue;
+        }
+        count += 1;
+        let build = || GlobBuilder::new(pattern).literal_separator(true).build().map(|glob| glob.compile_matcher());
+        let is_simple = count <= limits::PATTERNS && is_simple(pattern);
+        let glob = if is_simple { guarded(build).ok().and_then(Result::ok) } else { None };
+        match glob {
+            Some(glob) => found.extend(files.iter().map(String::as_str).filter(|file| glob.is_match(file))),
+            None if is_simple && names.contains(pattern) => {}
+            None => return Err(Missing::Pattern(pattern.to_owned())),
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a pattern is neither long nor nested deeply: the library recurses.
+fn is_simple(pattern: &str) -> bool {
+    let mut depth = 0usize;
+    let deepest = pattern.chars().map(|c| {
+        match c {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth
+    });
+    pattern.len() <= limits::PATTERN_BYTES && deepest.max().unwrap_or(0) <= limits::PATTERN_DEPTH
 }
 
 /// The configurations: top folders with data files below (or such folders in `data/`), unless named like a split.
@@ -473,6 +508,28 @@ mod tests {
         // Only a folder: by name in it.
         let folder = [CardConfig { name: "x".into(), folder: "x/y".into(), ..CardConfig::default() }];
         assert_eq!(by_card(&folder, &files, wanted(None, "test")).unwrap().files, names(&["x/y/test.csv"]));
+    }
+
+    #[test]
+    fn a_pattern_that_would_take_memory_or_time_without_bound_is_refused() {
+        let files: Vec<String> = (0..1000).map(|index| format!("a{{{index}.csv")).collect();
+        let matched = |patterns: &[String]| matching(patterns, &files).map(|found| found.len());
+        for bad in [
+            "{a,".repeat(240),
+            "{a,".repeat(limits::PATTERN_DEPTH + 1),
+            "*".repeat(limits::PATTERN_BYTES + 1),
+            "[".to_owned(),
+            "{a".to_owned(),
+            "}".to_owned() + "{a}*",
+        ] {
+            assert_eq!(matched(std::slice::from_ref(&bad)), Err(Missing::Pattern(bad)));
+        }
+        assert_eq!(matched(&vec!["*.tsv".to_owned(); limits::PATTERNS]), Ok(0));
+        assert_eq!(matched(&vec!["*.tsv".to_owned(); limits::PATTERNS + 1]), Err(Missing::Pattern("*.tsv".into())));
+        // Plain names are as many as there are files, and may be no patterns at all.
+        let names: Vec<String> = files.iter().cloned().chain((0..100_000).map(|index| index.to_string())).collect();
+        assert_eq!(matched(&names), Ok(files.len()));
+        assert_eq!(matched(&["a[{]{1,2}{3,4}.csv".to_owned()]), Ok(4));
     }
 
     #[test]

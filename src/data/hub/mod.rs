@@ -22,6 +22,7 @@ use super::corpus::{PairBlock, PairSource, Side};
 use crate::console::warning;
 use crate::error::{Error, Result};
 use crate::hub::{Hub, MAIN, Repo};
+use crate::limits;
 use card::CardConfig;
 pub use columns::Column;
 use columns::Columns;
@@ -173,9 +174,9 @@ impl HubFiles {
         self.shards.chunks(if self.format == Format::Text { 2 } else { 1 })
     }
 
-    fn rows(&self, unit: &[Shard]) -> Result<Box<dyn Rows>> {
+    fn rows(&self, unit: &[Shard]) -> Result<Bounded> {
         let columns = &self.columns;
-        Ok(match (self.format, unit) {
+        let rows: Box<dyn Rows> = match (self.format, unit) {
             (Format::Parquet, [shard]) => Box::new(parquet::ParquetRows::open(shard, columns)?),
             (Format::Json, [shard]) => Box::new(json::JsonRows::open(shard, columns)?),
             (Format::Csv, [shard]) => Box::new(table::TableRows::open(shard, columns, ',')?),
@@ -185,7 +186,41 @@ impl HubFiles {
                 return Err(Error::failure("the data set has a text file for one language without one for the other")
                     .at(&self.name));
             }
-        })
+        };
+        let bytes: u64 = unit.iter().filter_map(|shard| shard.path.metadata().ok()).map(|file| file.len()).sum();
+        let left = bytes.saturating_mul(limits::DATA_SET_GROWTH).saturating_add(limits::DATA_SET_FREE);
+        Ok(Bounded { rows, left, name: unit.first().map(|shard| shard.name.clone()).unwrap_or_default() })
+    }
+}
+
+/// The rows of a file, or of two that are read together, which cannot hold any amount of text: a small file may stand for more than
+/// a disk holds.
+struct Bounded {
+    rows: Box<dyn Rows>,
+    /// How many bytes of text may follow.
+    left: u64,
+    name: PathBuf,
+}
+
+impl Rows for Bounded {
+    fn push(&mut self, block: &mut PairBlock) -> Result<bool> {
+        if !self.rows.push(block)? {
+            return Ok(false);
+        }
+        let (source, target) = block.get(block.len() - 1);
+        // With the ends of lines: a file may also stand for any number of empty rows.
+        let bytes = (source.len() + target.len() + 2) as u64;
+        self.left = self.left.checked_sub(bytes).ok_or_else(|| {
+            let times = limits::DATA_SET_GROWTH;
+            let what = format!("the file holds more than {times} times as much text as it has bytes");
+            let error = Error::failure(what).at_line(&self.name, self.rows.place(), 0);
+            error.help("it was made to fill the disk, or repeats itself: use another data set")
+        })?;
+        Ok(true)
+    }
+
+    fn place(&self) -> usize {
+        self.rows.place()
     }
 }
 
@@ -287,7 +322,7 @@ struct Pass<'a> {
     files: &'a HubFiles,
     units: std::slice::Chunks<'a, Shard>,
     /// The rows of the file being read.
-    rows: Option<Box<dyn Rows>>,
+    rows: Option<Bounded>,
 }
 
 impl Pass<'_> {
@@ -399,6 +434,14 @@ fn explain(repo: &Repo, split: &HubSplit, missing: &Missing) -> Error {
             Error::failure(what)
                 .help("if only a part was fetched, run once without --offline; or choose another revision")
         }
+        Missing::Pattern(pattern) => {
+            let what = format!(
+                "the page of {repo} names files by too many patterns, or by one that is long, nested or none: {}",
+                listed(std::slice::from_ref(pattern))
+            );
+            Error::failure(what)
+                .help("the page must be corrected where the data set is made; or choose another revision")
+        }
         Missing::Form(files) => {
             let (source, target) = (&split.source, &split.target);
             let what = format!("the files of the split `{}` of {repo} cannot be read: {}", split.split, listed(files));
@@ -413,7 +456,12 @@ fn explain(repo: &Repo, split: &HubSplit, missing: &Missing) -> Error {
 /// Names between commas, not too many.
 fn listed(names: &[String]) -> String {
     const MOST: usize = 20;
-    let mut text = names.iter().take(MOST).cloned().collect::<Vec<_>>().join(", ");
+    const LONGEST: usize = 200;
+    let short = |name: &String| match name.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &name[..end]),
+        None => name.clone(),
+    };
+    let mut text = names.iter().take(MOST).map(short).collect::<Vec<_>>().join(", ");
     if names.len() > MOST {
         text += &format!(" and {} more", names.len() - MOST);
     }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::bounded::GivenUp;
 use super::codes::Codes;
 use super::pipeline::SPACE;
 use super::vocabulary::byte_of_piece;
@@ -114,6 +115,11 @@ pub(super) trait Engine: Send + Sync {
 
     /// The whole file of the model, if this is SentencePiece.
     fn sentencepiece(&self) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// What is said of text that the file cannot handle, if there may be any.
+    fn given_up(&self) -> Option<&GivenUp> {
         None
     }
 

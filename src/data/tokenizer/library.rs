@@ -7,18 +7,33 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 use tokenizers::models::bpe::BPE;
-use tokenizers::{AddedToken, Decoder, Model, OffsetReferential, OffsetType, PreTokenizer};
+use tokenizers::{
+    AddedToken, DecoderWrapper, Model, ModelWrapper, NormalizerWrapper, OffsetReferential, OffsetType,
+    PostProcessorWrapper, PreTokenizer, PreTokenizerWrapper, TokenizerImpl,
+};
 
+use super::bounded::{self, Bounded, GivenUp};
 use super::engine::{Dropout, Engine, find_specials};
 use super::merge::{Coins, Merges, Scratch};
 use super::pipeline::{SPACE, SPACE_PIECE};
 use super::vocabulary::{SPECIALS, byte_of_piece, in_order, merge_parts};
 use crate::error::{Error, Result};
+use crate::foreign::guarded;
+use crate::limits;
 
-/// A tokenizer of the library.
+/// The library's own, in whose steps no text grows without bound.
+type Inner = TokenizerImpl<
+    ModelWrapper,
+    Bounded<NormalizerWrapper>,
+    Bounded<PreTokenizerWrapper>,
+    PostProcessorWrapper,
+    DecoderWrapper,
+>;
+
+/// A tokenizer of the library. What it does is done through [`guarded`]: a file may pass every check and yet make it panic.
 pub(super) struct Library {
     /// Encodes and decodes; its names of special tokens are [`HIDDEN`].
-    inner: tokenizers::Tokenizer,
+    inner: Inner,
     /// Where it is byte-pair encoding.
     splitter: Option<Splitter>,
     pieces: Vec<Box<str>>,
@@ -28,6 +43,7 @@ pub(super) struct Library {
     are_special: Vec<bool>,
     appended: Vec<String>,
     marking: Marking,
+    given_up: GivenUp,
 }
 
 /// How the pieces tell where a word begins.
@@ -58,14 +74,19 @@ impl Marking {
 }
 
 impl Library {
-    /// Reads a `tokenizer.json`, given as text and parsed; special tokens that it lacks are added after its vocabulary. Gives its
-    /// text, too, where something was added.
+    /// Reads a parsed `tokenizer.json`; special tokens that it lacks are added after its vocabulary. Gives its text, too, where
+    /// something was added.
     ///
     /// # Errors
     /// The library cannot read it, its ids have gaps, or it cannot encode any text.
-    pub(super) fn from_json(json: &str, mut file: Value) -> Result<(Self, Option<String>)> {
+    pub(super) fn from_json(file: Value) -> Result<(Self, Option<String>)> {
+        guarded(|| Self::read(file))?
+    }
+
+    fn read(mut file: Value) -> Result<(Self, Option<String>)> {
         let failed = |error: tokenizers::Error| Error::failure(error.to_string()).caused_by(error);
-        let mut whole: tokenizers::Tokenizer = json.parse().map_err(failed)?;
+        // Not from the text, in which a key may occur twice, and differ from what was checked.
+        let mut whole: Inner = serde_json::from_value(file.clone()).map_err(|error| failed(error.into()))?;
         whole.with_truncation(None).map_err(failed)?;
         whole.with_padding(None);
         let pieces = in_order(whole.get_vocab(true).into_iter().map(|(piece, id)| (piece, id.into())))?;
@@ -106,30 +127,50 @@ impl Library {
             !is_unknown && ids.get(piece).is_some_and(|id| are_special.get(*id as usize) == Some(&true))
         });
         let splitter = file["model"]["merges"].is_array().then(|| Splitter::from_json(&file["model"])).transpose()?;
-        let mut inner: tokenizers::Tokenizer =
-            serde_json::from_value(file).map_err(|error| Error::failure(error.to_string()).caused_by(error))?;
+        // It adds and moves what is not wanted here.
+        file["post_processor"] = Value::Null;
+        let longest = file["model"].get_mut("max_input_chars_per_word");
+        if let Some(longest) =
+            longest.filter(|longest| longest.as_u64().is_some_and(|n| n > limits::WORDPIECE_CHARACTERS))
+        {
+            *longest = limits::WORDPIECE_CHARACTERS.into();
+        }
+        let mut inner: Inner = serde_json::from_value(file).map_err(|error| failed(error.into()))?;
         inner.with_truncation(None).map_err(failed)?;
         inner.with_padding(None);
         inner.set_encode_special_tokens(true);
         let marking = Marking::of(&pieces);
-        let new = Self { inner, splitter, pieces, ids, specials, are_special, appended, marking };
+        let new = Self {
+            inner,
+            splitter,
+            pieces,
+            ids,
+            specials,
+            are_special,
+            appended,
+            marking,
+            given_up: GivenUp::default(),
+        };
         // A model without a piece for unknown text refuses what it does not know.
-        if let Err(error) = new.inner.encode_fast("a \u{10FFFD}\u{E000} 0 \u{1F600}", false) {
-            return Err(Error::failure(format!("it cannot encode unknown text: {error}")).caused_by(error));
-        }
+        new.encoded("a \u{10FFFD}\u{E000} 0 \u{1F600}").map_err(|error| {
+            Error::failure(format!("it cannot encode unknown text: {}", error.what())).caused_by(error)
+        })?;
         Ok((new, written))
     }
 
-    /// Joins pieces as the file says.
+    /// Joins pieces as the file says; if it cannot be done so, with spaces.
     fn join(&self, pieces: Vec<String>) -> String {
-        // Some of the library's decoders take the last of the pieces without asking whether there is one.
-        if pieces.is_empty() {
-            return String::new();
-        }
-        match self.inner.get_decoder() {
-            Some(decoder) => decoder.decode(pieces).unwrap_or_default(),
-            None => pieces.join(" "),
-        }
+        let Some(decoder) = self.inner.get_decoder() else { return pieces.join(" ") };
+        let plain = pieces.join(" ");
+        attempt(|| bounded::decode(decoder, pieces)).unwrap_or_else(|error| {
+            self.given_up
+                .say("a translation cannot be put together as its `decoder` says: its pieces are shown", &error);
+            plain
+        })
+    }
+
+    fn encoded(&self, line: &str) -> Result<Vec<u32>> {
+        attempt(|| Ok(self.inner.encode_fast(line, false)?.get_ids().to_vec()))
     }
 
     fn is_special(&self, id: u32) -> bool {
@@ -157,6 +198,11 @@ impl Library {
         }
         Ok(ids)
     }
+}
+
+/// Does something in the library, which may fail or panic.
+fn attempt<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
+    guarded(work)?.map_err(|error| Error::failure(error.to_string()).caused_by(error))
 }
 
 /// Begins the names of special tokens in a model that encodes. No line has a line feed, so no text has such a name.
@@ -257,9 +303,10 @@ impl Engine for Library {
 
     fn encode(&self, line: &str) -> Vec<u32> {
         let [_, _, _, unk] = self.specials;
-        // A foreign regular expression may give up: the whole line is then unknown.
-        let Ok(encoded) = self.inner.encode_fast(line, false) else { return vec![unk] };
-        encoded.get_ids().to_vec()
+        self.encoded(line).unwrap_or_else(|error| {
+            self.given_up.say("a line cannot be split as it says, and is taken for unknown", &error);
+            vec![unk]
+        })
     }
 
     fn has_dropout(&self) -> bool {
@@ -267,8 +314,8 @@ impl Engine for Library {
     }
 
     fn encode_with_dropout(&self, line: &str, dropout: Dropout) -> Vec<u32> {
-        let split = self.splitter.as_ref().and_then(|splitter| self.split(splitter, line, dropout).ok());
-        split.unwrap_or_else(|| self.encode(line))
+        let split = self.splitter.as_ref().map(|splitter| attempt(|| self.split(splitter, line, dropout)));
+        split.and_then(Result::ok).unwrap_or_else(|| self.encode(line))
     }
 
     fn encoded_form(&self, line: &str) -> String {
@@ -312,6 +359,10 @@ impl Engine for Library {
 
     fn appended(&self) -> &[String] {
         &self.appended
+    }
+
+    fn given_up(&self) -> Option<&GivenUp> {
+        Some(&self.given_up)
     }
 }
 

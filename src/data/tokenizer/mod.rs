@@ -25,9 +25,11 @@
 //! A line of which normalising leaves nothing has no ids. Any other line is taken to begin with one more space than it has, so that a word at its
 //! start has the same pieces as elsewhere.
 
+mod bounded;
 mod bpe;
 mod cache;
 mod codes;
+mod components;
 mod detokenise;
 mod engine;
 mod library;
@@ -49,15 +51,12 @@ use std::path::Path;
 
 use crate::choice::choice;
 use crate::error::{Error, Result};
-use crate::file;
+use crate::{file, limits};
 use bpe::Bpe;
 use engine::{Dropout, Engine};
 use library::Library;
 use sentencepiece::SentencePiece;
 use words::Words;
-
-/// Far more than any vocabulary takes.
-const MOST_BYTES: u64 = 1 << 28;
 
 pub use codes::Codes;
 pub use normalise::INVISIBLE;
@@ -137,7 +136,7 @@ impl std::fmt::Debug for Tokenizer {
 
 /// The bytes of a tokenizer's file.
 fn read(path: &Path) -> Result<Vec<u8>> {
-    file::read_at_most(path, MOST_BYTES).map_err(|error| Error::io("read the tokenizer", path, error))
+    file::read_at_most(path, limits::TOKENIZER_BYTES).map_err(|error| Error::io("read the tokenizer", path, error))
 }
 
 impl Tokenizer {
@@ -193,10 +192,14 @@ impl Tokenizer {
     pub fn load(path: &Path) -> Result<Self> {
         let bytes = read(path)?;
         let help = "name a tokenizer.json, a SentencePiece .model, or what mt wrote";
-        Self::from_bytes(bytes).map_err(|error| match error.helps() {
+        let new = Self::from_bytes(bytes).map_err(|error| match error.helps() {
             Some(_) => error.at(path),
             None => error.at(path).help(help),
-        })
+        })?;
+        if let Some(given_up) = new.engine.given_up() {
+            given_up.set_file(path);
+        }
+        Ok(new)
     }
 
     /// Reads the contents of a file; see [`Tokenizer::load`].
@@ -249,6 +252,7 @@ impl Tokenizer {
     pub fn from_json(json: String) -> Result<Self> {
         let unusable = |error: Error| error.context("mt cannot use this tokenizer");
         let mut json = json;
+        components::check_size(&json)?;
         let mut file: serde_json::Value = serde_json::from_str(&json)
             .map_err(|error| Error::failure(format!("this is not a tokenizer.json: {error}")).caused_by(error))?;
         // The library would apply it always, and follow no seed: it is `tokenizer.dropout` that asks for it.
@@ -267,12 +271,13 @@ impl Tokenizer {
         if let Some(words) = Words::from_json(&file) {
             return Ok(Self { json, engine: Box::new(words) });
         }
+        components::check(&file).map_err(unusable)?;
         let not_ours = match Bpe::from_json(&file) {
             Ok(bpe) => return Ok(Self { json, engine: Box::new(bpe) }),
             Err(error) => error,
         };
         let model_type = file["model"]["type"].as_str().map(str::to_owned);
-        let (library, written) = Library::from_json(&json, file).map_err(|error| {
+        let (library, written) = Library::from_json(file).map_err(|error| {
             let what = match model_type.as_deref() {
                 Some("BPE") => {
                     format!("by mt's own rules {}; by the tokenizers library: {}", not_ours.what(), error.what())

@@ -37,6 +37,7 @@ use super::TextForm;
 use super::normalise::{normalise, normalizer, with_final_sigmas};
 use super::symbols::Symbols;
 use crate::error::{Error, Result};
+use crate::foreign::guarded;
 
 /// The marker of a space, U+2581.
 pub(super) const SPACE: char = '\u{2581}';
@@ -197,7 +198,7 @@ impl Pipeline {
         let joiners = if is_with(JOINERS)? { Some(JOINERS) } else { is_with("")?.then_some("") };
         Ok(Self {
             normalizer: serde_json::from_value(file["normalizer"].clone()).map_err(|e| read("normalizer", e))?,
-            pre_tokenizer: serde_json::from_value(file["pre_tokenizer"].clone())
+            pre_tokenizer: guarded(|| serde_json::from_value(file["pre_tokenizer"].clone()))?
                 .map_err(|e| read("pre_tokenizer", e))?,
             form,
             joiners,
@@ -276,7 +277,8 @@ impl Pipeline {
         let mut words = None;
         if self.normalizer.normalize(&mut normalized).is_ok() {
             let mut split = PreTokenizedString::from(normalized.clone());
-            words = self.pre_tokenizer.pre_tokenize(&mut split).is_ok().then_some(split);
+            let is_split = guarded(|| self.pre_tokenizer.pre_tokenize(&mut split).is_ok());
+            words = is_split.is_ok_and(|is_split| is_split).then_some(split);
         }
         match words {
             Some(split) => split
@@ -296,10 +298,22 @@ fn is_ours(part: &Value, ours: impl serde::Serialize) -> Result<bool> {
     Ok(*part == ours)
 }
 
+/// The regular expression of a pre-tokeniser that [`pre_tokenizer`] may have written.
+fn expression_of(part: &Value) -> Option<&str> {
+    part["pretokenizers"][1]["pattern"]["Regex"].as_str()
+}
+
 /// The symbols of a pre-tokeniser, if it may be one that [`pre_tokenizer`] wrote.
 fn symbols_of(part: &Value) -> Symbols {
-    let expression = part["pretokenizers"][1]["pattern"]["Regex"].as_str().unwrap_or_default();
-    Symbols::of_pattern(expression, WORD)
+    Symbols::of_pattern(expression_of(part).unwrap_or_default(), WORD)
+}
+
+/// The regular expression of a pre-tokeniser that [`pre_tokenizer`] wrote: as long as the user's symbols make it.
+pub(super) fn own_expression(part: &Value) -> Option<&str> {
+    let symbols = symbols_of(part);
+    let is_own =
+        |expression: &&str| [JOINERS, ""].iter().any(|joiners| *expression == border_pattern(&symbols, joiners));
+    expression_of(part).filter(is_own)
 }
 
 /// Accepts `Metaspace` as we write it followed by any number of `Split` that remove nothing.

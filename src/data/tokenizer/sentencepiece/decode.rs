@@ -50,10 +50,9 @@ impl Decoder {
             }
         }
         push_bytes(&mut bytes, &mut text);
-        match &self.denormaliser {
-            Some(denormaliser) => denormaliser.normalise(&text),
-            None => text,
-        }
+        // A text that would become many times as long stays as it is.
+        let denormal = self.denormaliser.as_ref().and_then(|denormaliser| denormaliser.normalise(&text).ok());
+        denormal.unwrap_or(text)
     }
 }
 

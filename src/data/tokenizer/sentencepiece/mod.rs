@@ -32,9 +32,11 @@ use prost::Message;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::bounded::GivenUp;
 use super::engine::{Engine, find_specials};
 use super::vocabulary::{SPECIALS, in_order};
 use crate::error::{Error, Result};
+use crate::limits;
 use decode::Decoder;
 use model::Pieces;
 use normalise::Normaliser;
@@ -44,8 +46,6 @@ use unigram::{Score, Unigram};
 
 /// The `type` of our JSON.
 pub(super) const TYPE: &str = "sentencepiece";
-/// More than any model has; an enormous one would become many times as large in memory.
-pub(super) const MOST_BYTES: usize = 1 << 24;
 
 /// A part of a normalised line, from byte to byte, and the piece it is.
 struct Segment {
@@ -68,6 +68,7 @@ pub(super) struct SentencePiece {
     decoder: Decoder,
     vocabulary: Vocabulary,
     stored: Stored,
+    given_up: GivenUp,
 }
 
 /// Our JSON; see the module's documentation.
@@ -223,8 +224,9 @@ impl SentencePiece {
     }
 
     fn new(bytes: &[u8], stored: Stored) -> Result<Self> {
-        if bytes.len() > MOST_BYTES {
-            return Err(Error::failure(format!("a SentencePiece model has at most {MOST_BYTES} bytes")));
+        if bytes.len() > limits::SENTENCEPIECE_BYTES {
+            let most = limits::SENTENCEPIECE_BYTES;
+            return Err(Error::failure(format!("a SentencePiece model has at most {most} bytes")));
         }
         let model = ModelProto::decode(bytes)
             .map_err(|error| Error::failure(format!("this is not a SentencePiece model: {error}")).caused_by(error))?;
@@ -242,7 +244,7 @@ impl SentencePiece {
         };
         let algorithm = algorithm(&pieces, &trainer)?;
         let vocabulary = Vocabulary::new(&pieces, &trainer, &stored)?;
-        Ok(Self { pieces, normaliser, algorithm, decoder, vocabulary, stored })
+        Ok(Self { pieces, normaliser, algorithm, decoder, vocabulary, stored, given_up: GivenUp::default() })
     }
 
     /// Adds the special tokens that the model lacks after its pieces.
@@ -270,8 +272,14 @@ impl SentencePiece {
     /// Calls `piece` with each piece of a line and its id in the model. Adjacent unknown text is one piece, or bytes if the model
     /// has byte pieces.
     fn each_piece(&self, line: &str, mut piece: impl FnMut(&str, u32)) {
-        let line = self.normaliser.normalise(line);
         let unknown = self.pieces.unknown();
+        let line = match self.normaliser.normalise(line) {
+            Ok(line) => line,
+            Err(error) => {
+                self.given_up.say("a line cannot be normalised, and is taken for unknown", &error);
+                return piece(&line.replace(' ', super::pipeline::SPACE_PIECE), unknown);
+            }
+        };
         let mut pending: Option<(usize, usize)> = None;
         for Segment { start, end, id } in self.segments(&line) {
             if id == unknown && self.pieces.bytes().is_none() {
@@ -340,6 +348,10 @@ impl Engine for SentencePiece {
 
     fn appended(&self) -> &[String] {
         &self.stored.appended
+    }
+
+    fn given_up(&self) -> Option<&GivenUp> {
+        Some(&self.given_up)
     }
 
     fn sentencepiece(&self) -> Option<Vec<u8>> {

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::proto::{ModelProto, PieceKind};
 use crate::data::tokenizer::vocabulary::{byte_of_piece, byte_piece};
 use crate::error::{Error, Result};
+use crate::limits;
 
 /// All pieces, by id.
 pub(super) struct Pieces {
@@ -24,7 +25,7 @@ impl Pieces {
     /// From a model.
     ///
     /// # Errors
-    /// A piece is empty or occurs twice, or one that is needed is missing.
+    /// A piece is empty, very long or occurs twice, or one that is needed is missing.
     pub(super) fn new(model: &ModelProto) -> Result<Self> {
         let byte_fallback = model.trainer.as_ref().is_some_and(|trainer| trainer.byte_fallback);
         let mut pieces = Self {
@@ -42,6 +43,10 @@ impl Pieces {
             let Some(kind) = kind.ok().filter(|_| !text.is_empty() && !piece.score.is_nan()) else {
                 return Err(Error::failure(format!("its piece {id}, {text:?}, has no text, kind or score")));
             };
+            if text.len() > limits::PIECE_BYTES {
+                let most = limits::PIECE_BYTES;
+                return Err(Error::failure(format!("its piece {id} has {} bytes, more than {most}", text.len())));
+            }
             if kind == PieceKind::Unknown && std::mem::replace(&mut pieces.unknown, id) != u32::MAX {
                 return Err(Error::failure("it has two pieces for unknown text"));
             }

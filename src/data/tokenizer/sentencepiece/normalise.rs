@@ -8,9 +8,7 @@ use super::proto::NormalizerProto;
 use super::trie::Trie;
 use crate::data::tokenizer::pipeline::SPACE_PIECE;
 use crate::error::{Error, Result};
-
-/// The longest replacement, in bytes. Unicode's own longest (of U+FDFA) has 33: a longer one only fills the memory.
-const LONGEST_REPLACEMENT: usize = 1 << 10;
+use crate::limits;
 
 /// Normalises lines.
 pub(super) struct Normaliser {
@@ -48,7 +46,11 @@ impl Normaliser {
     }
 
     /// A line's normal form, with `▁` for spaces.
-    pub(super) fn normalise(&self, line: &str) -> String {
+    ///
+    /// # Errors
+    /// It is many times as long as the line.
+    pub(super) fn normalise(&self, line: &str) -> Result<String> {
+        let most = limits::grown(line.len());
         let mut rest = line;
         if self.remove_extra_spaces {
             while let Some((" ", length)) = self.next(rest) {
@@ -56,7 +58,7 @@ impl Normaliser {
             }
         }
         if rest.is_empty() {
-            return String::new();
+            return Ok(String::new());
         }
         let space = if self.escape_spaces { SPACE_PIECE } else { " " };
         let mut normal = String::with_capacity(rest.len() + rest.len() / 2);
@@ -77,6 +79,11 @@ impl Normaliser {
                 }
                 after_space = self.remove_extra_spaces && piece.ends_with(' ');
             }
+            // The longest piece is a whole table of replacements, which is in memory already.
+            if normal.len() > most {
+                let error = Error::failure("its table of replaced characters makes a text many times as long as it is");
+                return Err(error);
+            }
             rest = rest.get(length..).unwrap_or_default();
         }
         if self.remove_extra_spaces {
@@ -85,7 +92,7 @@ impl Normaliser {
         if self.dummy_prefix && self.spaces_end_words {
             normal.push_str(space);
         }
-        normal
+        Ok(normal)
     }
 
     /// What the beginning of `text` becomes, and how long that beginning is; `None` at the end.
@@ -120,7 +127,7 @@ impl Table {
         let (trie, replacements) = rest.split_at_checked(length).ok_or_else(damaged)?;
         let (units, []) = trie.as_chunks::<4>() else { return Err(damaged()) };
         let replacements = std::str::from_utf8(replacements).map_err(|_| damaged())?.to_owned();
-        if units.is_empty() || replacements.split('\0').any(|text| text.len() > LONGEST_REPLACEMENT) {
+        if units.is_empty() {
             return Err(damaged());
         }
         Ok(Self { units: units.iter().map(|unit| u32::from_le_bytes(*unit)).collect(), replacements })
@@ -130,7 +137,8 @@ impl Table {
     fn replace(&self, text: &str) -> Option<(&str, usize)> {
         let mut longest = None;
         let mut at = offset(*self.units.first()?);
-        for (length, byte) in (1..).zip(text.bytes()) {
+        // A damaged trie may lead in a circle.
+        for (length, byte) in (1..=limits::REPLACED_BYTES).zip(text.bytes()) {
             at ^= u32::from(byte);
             let Some(&unit) = self.units.get(at as usize) else { break };
             // Bit 31 marks a value; no label has it.

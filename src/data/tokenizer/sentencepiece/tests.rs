@@ -235,9 +235,7 @@ fn broken_models_are_refused() {
     assert!(refused(&model(ModelKind::Bpe, &[("", 0.0, Normal)])).contains("no text, kind or score"));
     assert!(refused(&model(ModelKind::Bpe, &[UNIGRAM[0], UNIGRAM[0]])).contains("occurs twice"));
     assert!(refused(&model(ModelKind::Bpe, &[("?", 0.0, PieceKind::Unknown)])).contains("two pieces for unknown"));
-    let mut long = table();
-    long.extend([b'x'; 2000]);
-    for bad in [&table()[..3], &table()[..100], &[&table()[..], b"\xff"].concat(), &long, &[0; 8]] {
+    for bad in [&table()[..3], &table()[..100], &[&table()[..], b"\xff"].concat(), &[0; 8]] {
         let mut model = model(ModelKind::Unigram, &UNIGRAM);
         model.normalizer.as_mut().unwrap().precompiled_charsmap = bad.to_vec();
         assert!(refused(&model).contains("table of replaced characters is damaged"));
@@ -277,4 +275,47 @@ fn damaged_models_do_no_harm() {
         }
     }
     assert!(accepted > 1000, "{accepted}");
+}
+
+/// A table that replaces `a`; its trie leads from `a` to `a` where it goes in a circle.
+fn charsmap(replacement: &str, is_circle: bool) -> Vec<u8> {
+    let mut units = [0u32; 1024];
+    let (byte, base, value) = (u32::from(b'a'), 256, 512);
+    units[0] = base << 10;
+    let at = base ^ byte;
+    units[at as usize] = if is_circle { byte | (base ^ at) << 10 } else { byte | 1 << 8 | (value ^ at) << 10 };
+    units[value as usize] = 1 << 31;
+    let trie = units.iter().flat_map(|unit| unit.to_le_bytes());
+    4096u32.to_le_bytes().into_iter().chain(trie).chain(replacement.bytes()).chain([0]).collect()
+}
+
+#[test]
+fn no_line_grows_without_bound() {
+    let with = |replacement: &str, is_circle| {
+        let mut model = model(ModelKind::Unigram, &UNIGRAM);
+        model.normalizer = Some(NormalizerProto {
+            precompiled_charsmap: charsmap(replacement, is_circle),
+            ..NormalizerProto::default()
+        });
+        model
+    };
+    let bomb = tokenizer(&with(&"b".repeat(1020), false));
+    assert_eq!(bomb.encode(&"a".repeat(10_000)), [0]);
+    assert_eq!(bomb.pieces(&"aa ".repeat(1000)), ["aa▁".repeat(1000)]);
+    assert_eq!(bomb.encode("b"), [3, 5]);
+    // A whole text that stays as it is.
+    let mut model = with("b", false);
+    model.denormalizer = with(&"b".repeat(1020), false).normalizer;
+    let tokenizer = tokenizer(&model);
+    assert_eq!(tokenizer.decode(&[4; 10_000]), "a".repeat(10_000));
+    // In a circle no beginning of the line is too long to be looked at again.
+    let circle = Tokenizer::from_bytes(with("b", true).encode_to_vec()).unwrap();
+    assert_eq!(circle.encode(&"a".repeat(300_000)).len(), 300_001);
+}
+
+#[test]
+fn a_piece_is_not_as_long_as_a_text() {
+    let long = "a".repeat(crate::limits::PIECE_BYTES + 1);
+    let error = refused(&model(ModelKind::Unigram, &[("a", -1.0, Normal), (&long, -2.0, Normal)]));
+    assert!(error.contains("its piece 4 has 1025 bytes"), "{error}");
 }

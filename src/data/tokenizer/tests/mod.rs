@@ -1,6 +1,7 @@
 //! What must hold for every text, on random Unicode and, where `$MT_TEST_DATA` is set, on real corpora.
 
 mod codes;
+mod hostile;
 mod library;
 mod symbols;
 

@@ -1,0 +1,206 @@
+//! Pairs in a Parquet file: two columns of text, or two fields of a nested column (`translation: {de, en}`).
+//!
+//! A field of a nested column is a column in the file, too, so that only the two that are wanted are read. One row at a time is in
+//! memory, and the page that it is in: what follows is for a file of any size.
+//!
+//! | | |
+//! |---|---|
+//! | `footer` | what lies where, in the terms of `thrift` |
+//! | `pages` | the pages of a column, unpacked |
+//! | the parquet crate | the values of a page |
+//!
+//! The crate has readers of the first two as well, but of files that can be trusted: a small file can make them overflow the
+//! stack or fill the memory. What it does with the pages is done through [`guarded`].
+
+mod footer;
+#[cfg(test)]
+mod hostile;
+mod pages;
+#[cfg(test)]
+mod tests;
+mod thrift;
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::sync::Arc;
+
+use parquet::basic::{Repetition, Type as Physical};
+use parquet::column::reader::ColumnReaderImpl;
+use parquet::data_type::{ByteArray, ByteArrayType};
+use parquet::errors::ParquetError;
+use parquet::schema::types::{ColumnDescriptor, ColumnPath, Type};
+
+use super::{Columns, Rows, Shard, in_one_line};
+use crate::data::corpus::PairBlock;
+use crate::data::text::lines::{LONGEST, TOO_LONG_HELP};
+use crate::error::{Error, Result};
+use crate::foreign::guarded;
+use footer::{BYTE_ARRAY, Chunk, Footer, Group, Leaf};
+use pages::Pages;
+
+/// The rows of a Parquet file.
+pub struct ParquetRows {
+    shard: Shard,
+    file: Arc<File>,
+    /// The levels of whole values of the two columns.
+    whole: [i16; 2],
+    /// The row groups that have not been read yet, the next one last.
+    groups: Vec<Group>,
+    /// The row group that is being read, and how many of its rows have not been read yet.
+    sides: Option<[Side; 2]>,
+    left: usize,
+    /// Rows that have been read.
+    place: usize,
+}
+
+impl ParquetRows {
+    /// Opens the file.
+    ///
+    /// # Errors
+    /// It is damaged, packed in a way that cannot be read, or has no such columns of text.
+    pub fn open(shard: &Shard, columns: &Columns) -> Result<Self> {
+        let file = File::open(&shard.path).map_err(|error| Error::io("read the corpus", &shard.name, error))?;
+        let failed = |error| damaged(shard, &error);
+        let footer = Footer::read(&file).map_err(failed)?;
+        let leaves = footer.leaves().map_err(failed)?;
+        let names = || leaves.iter().map(|leaf| leaf.name.clone()).collect::<Vec<_>>();
+        let wanted = columns.names(shard)?;
+        let found = find(&leaves, wanted.each_ref().map(String::as_str));
+        let found = found.and_then(|wanted| Some((wanted, leaves.get(wanted[0])?, leaves.get(wanted[1])?)));
+        let (wanted, source, target) = found.ok_or_else(|| columns.missing(shard, &names()))?;
+        let is_text = |leaf: &&Leaf| leaf.kind == BYTE_ARRAY && !leaf.is_repeated;
+        if let Some(leaf) = [source, target].into_iter().find(|leaf| !is_text(leaf)) {
+            let what = format!("the column `{}` does not hold text", leaf.name);
+            return Err(Error::failure(what).at(&shard.name).help(columns.help(&names())));
+        }
+        let mut groups = footer.groups(wanted, leaves.len()).map_err(failed)?;
+        groups.reverse();
+        let whole = [source.whole, target.whole];
+        Ok(Self { shard: shard.clone(), file: Arc::new(file), whole, groups, sides: None, left: 0, place: 0 })
+    }
+
+    /// Goes on to a row group that has a row left; false at the end.
+    fn advance(&mut self) -> Read<bool> {
+        while self.left == 0 {
+            let Some(Group { rows, chunks: [source, target] }) = self.groups.pop() else { return Ok(false) };
+            let [of_source, of_target] = self.whole;
+            self.sides = Some([Side::of(&self.file, source, of_source)?, Side::of(&self.file, target, of_target)?]);
+            self.left = rows;
+        }
+        Ok(true)
+    }
+
+    /// Reads the next row; false at the end.
+    fn read(&mut self) -> Read<bool> {
+        if !self.advance()? {
+            return Ok(false);
+        }
+        for side in self.sides.iter_mut().flatten() {
+            side.read()?;
+        }
+        (self.left, self.place) = (self.left - 1, self.place + 1);
+        Ok(true)
+    }
+
+    fn wrong(&self, what: &str, help: &str) -> Error {
+        Error::failure(what).at_line(&self.shard.name, self.place, 0).help(help)
+    }
+}
+
+impl Rows for ParquetRows {
+    fn push(&mut self, block: &mut PairBlock) -> Result<bool> {
+        let is_row = guarded(|| self.read()).map_err(|error| damaged(&self.shard, &wrong(error.what())))?;
+        if !is_row.map_err(|error| damaged(&self.shard, &error))? {
+            return Ok(false);
+        }
+        let Some([Some(source), Some(target)]) = self.sides.as_ref().map(|sides| sides.each_ref().map(Side::text))
+        else {
+            return Err(self.wrong("a value is not UTF-8 text", "choose columns of text with `source` and `target`"));
+        };
+        if source.len().max(target.len()) as u64 > LONGEST {
+            return Err(self.wrong("a text is longer than 64 MiB", TOO_LONG_HELP));
+        }
+        block.push(&in_one_line(source), &in_one_line(target));
+        Ok(true)
+    }
+
+    fn place(&self) -> usize {
+        self.place
+    }
+}
+
+/// A column of a row group.
+struct Side {
+    reader: ColumnReaderImpl<ByteArrayType>,
+    /// The definition level of a value that is there: below it, the value or something around it is null.
+    whole: i16,
+    /// The definition level of the row; none where no value can be null.
+    levels: Vec<i16>,
+    /// The value of the row, if it is not null.
+    values: Vec<ByteArray>,
+}
+
+impl Side {
+    fn of(file: &Arc<File>, chunk: Chunk, whole: i16) -> Read<Self> {
+        let text = Type::primitive_type_builder("text", Physical::BYTE_ARRAY).with_repetition(Repetition::OPTIONAL);
+        let path = ColumnPath::new(vec!["text".to_owned()]);
+        let column = ColumnDescriptor::new(Arc::new(text.build()?), whole, 0, path);
+        let pages = Pages::new(Arc::clone(file), chunk, whole > 0);
+        let reader = ColumnReaderImpl::new(Arc::new(column), Box::new(pages));
+        Ok(Self { reader, whole, levels: Vec::new(), values: Vec::new() })
+    }
+
+    /// Reads the value of the next row.
+    fn read(&mut self) -> Read<()> {
+        self.levels.clear();
+        self.values.clear();
+        let (read, ..) = self.reader.read_records(1, Some(&mut self.levels), None, &mut self.values)?;
+        // A value without data panics here, where that is caught.
+        let is_there = self.values.first().map(ByteArray::len).is_some();
+        if read == 1 && (self.is_null() || is_there) {
+            return Ok(());
+        }
+        Err(wrong("a column has fewer values than the file has rows"))
+    }
+
+    fn is_null(&self) -> bool {
+        self.levels.first().is_some_and(|level| *level < self.whole)
+    }
+
+    /// The text of the row, empty where it is null; `None` where it is not text.
+    fn text(&self) -> Option<&str> {
+        if self.is_null() { Some("") } else { std::str::from_utf8(self.values.first()?.data()).ok() }
+    }
+}
+
+/// What the parquet crate returns.
+type Read<T> = std::result::Result<T, ParquetError>;
+
+fn wrong(what: &str) -> ParquetError {
+    ParquetError::General(what.to_owned())
+}
+
+fn damaged(shard: &Shard, error: &ParquetError) -> Error {
+    let what = format!("cannot read the Parquet file: {error}");
+    Error::failure(what).at(&shard.name).help(format!(
+        "if it is damaged, delete it from the cache and run again: {}",
+        shard.path.canonicalize().unwrap_or_else(|_| shard.path.clone()).display()
+    ))
+}
+
+/// The two columns: at the top, by their dotted names, or within one nested column, `translation` first.
+fn find(leaves: &[Leaf], wanted: [&str; 2]) -> Option<[usize; 2]> {
+    let mut places = HashMap::new();
+    for (place, leaf) in leaves.iter().enumerate() {
+        places.entry(leaf.name.as_str()).or_insert(place);
+    }
+    let within = |prefix: &str| -> Option<[usize; 2]> {
+        let of = |name: &str| places.get(format!("{prefix}{name}").as_str()).copied();
+        Some([of(wanted[0])?, of(wanted[1])?])
+    };
+    let nested = leaves.iter().filter(|leaf| leaf.names == 2);
+    let parents = nested.filter_map(|leaf| leaf.name.split_once('.').map(|(parent, _)| parent));
+    let mut seen = HashSet::new();
+    let mut parents = parents.filter(|parent| seen.insert(*parent));
+    within("").or_else(|| within("translation.")).or_else(|| parents.find_map(|parent| within(&format!("{parent}."))))
+}
