@@ -102,11 +102,34 @@ fn a_hub_that_sends_a_byte_at_a_time_is_given_up() {
     assert!(hub.log().len() < 12);
 }
 
+/// Runs `mt` in the project with a disk of that size mounted at `folder`; the output ends with how many KiB of it are used, and
+/// the names in it. `None` where that is not possible.
+fn on_small_disk(
+    bench: &Bench,
+    test: &str,
+    folder: &str,
+    size: &str,
+    args: &[String],
+    endpoint: &str,
+) -> Option<Output> {
+    if !Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|status| status.success()) {
+        common::skipped(test, "no namespaces here (unshare -rm)");
+        return None;
+    }
+    std::fs::create_dir(bench.project.path(folder)).unwrap();
+    let (mt, args) = (env!("CARGO_BIN_EXE_mt"), args.join("' '"));
+    let mount = format!("mount -t tmpfs -o size={size} tmpfs {folder}");
+    let line = format!("{mount} && '{mt}' '{args}'; code=$?; df --output=used {folder}; ls -R {folder}; exit $code");
+    bench.project.write("small-disk.sh", line);
+    let mut command = Command::new("unshare");
+    command.args(["-rm", "sh", "small-disk.sh"]).current_dir(bench.project.folder.path()).env("NO_COLOR", "1");
+    bench.connect(&mut command);
+    command.env("XDG_CACHE_HOME", bench.project.path("cache")).env("HF_ENDPOINT", endpoint);
+    Some(command.output().unwrap())
+}
+
 #[test]
 fn a_disk_is_left_room_for_others() {
-    if !Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|status| status.success()) {
-        return common::skipped("a_disk_is_left_room_for_others", "no namespaces here (unshare -rm)");
-    }
     // With a size, nothing is written; without one, as much as there is room for, which is removed.
     for (announced, needed) in [(&[("Content-Length", "5000000")][..], 5_000_000), (&[], 0)] {
         let bench = Bench::new();
@@ -114,17 +137,9 @@ fn a_disk_is_left_room_for_others() {
             head(stream, 200, &[])?;
             endless(stream, b"x")
         });
-        std::fs::create_dir(bench.project.path("hf")).unwrap();
-        let args = bench.training(SET, &["--dry-run"]).join("' '");
-        let mt = env!("CARGO_BIN_EXE_mt");
-        bench.project.write(
-            "full.sh",
-            format!("mount -t tmpfs -o size=2m tmpfs hf && '{mt}' '{args}'; code=$?; df --output=used hf; ls hf/hub/*/blobs; exit $code"),
-        );
-        let mut command = Command::new("unshare");
-        command.args(["-rm", "sh", "full.sh"]).current_dir(bench.project.folder.path());
-        bench.connect(&mut command);
-        let output = command.env("HF_ENDPOINT", &hub.address).env("NO_COLOR", "1").output().unwrap();
+        let args = bench.training(SET, &["--dry-run"]);
+        let output = on_small_disk(&bench, "a_disk_is_left_room_for_others", "hf", "2m", &args, &hub.address);
+        let Some(output) = output else { return };
         let file_system = format!("the file system {} is too full for train.jsonl", bench.project.path("hf").display());
         fails(&output, 1, &[&file_system, "104857 of these are left free", "set HF_HOME to a larger disk"]);
         assert!(
@@ -139,6 +154,32 @@ fn a_disk_is_left_room_for_others() {
         let asked = hub.log().iter().any(|asked| asked.method == "GET" && !asked.is_about());
         assert_eq!(asked, needed == 0);
     }
+}
+
+#[test]
+fn what_is_made_of_the_hub_s_files_leaves_the_disk_room() {
+    const TEST: &str = "what_is_made_of_the_hub_s_files_leaves_the_disk_room";
+    let bench = Bench::new();
+    common::marian::write(&bench.project.path("opus"), |_, _| ());
+    let files = std::fs::read_dir(bench.project.path("opus")).unwrap().flatten();
+    let files = files.map(|file| (file.file_name().into_string().unwrap(), std::fs::read(file.path()).unwrap()));
+    let files: Vec<(String, Vec<u8>)> = files.collect();
+    let files: Vec<(&str, &[u8])> = files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+    bench.hub.model("o/en-xx", "main", &files);
+    let args = ["translate", "--model", "hf:o/en-xx", "x"].map(str::to_owned);
+    let output = on_small_disk(&bench, TEST, "cache", "16k", &args, &bench.hub.address);
+    let Some(output) = output else { return };
+    fails(&output, 1, &["is too full for the imported o/en-xx", "set XDG_CACHE_HOME to a larger disk"]);
+    assert!(!stdout(&output).contains("model.safetensors"), "{}", stdout(&output));
+    // Prepared text is larger than this disk; tokenizers are smaller.
+    let row = |i: usize| format!("{{\"en\": \"w{i} of {i}\", \"de\": \"v{} of {i}\"}}\n", i * 7919 % 99_991);
+    bench.hub.dataset("o/set", &[(FILE, (0..60_000).map(row).collect::<String>().as_bytes())]);
+    let corpus = format!("data.train=[{{ {SET} }}]");
+    let args =
+        ["prepare", "--config", "small.toml", "--set", &corpus, "--set", "data.cache_dir=prepared"].map(str::to_owned);
+    let Some(output) = on_small_disk(&bench, TEST, "prepared", "800k", &args, &bench.hub.address) else { return };
+    fails(&output, 1, &["is too full for the prepared text of hub:o/set", "set `data.cache_dir` to a larger disk"]);
+    assert!(!stdout(&output).contains(".bin"), "{}", stdout(&output));
 }
 
 /// What leads to another host, as browsers read it.
