@@ -254,7 +254,7 @@ fn the_next_page_that_a_hub_names_is_not_asked_for() {
             .to_string()
             .into_bytes()
         } else if asked.path.contains("/commits/") {
-            b"[{\"id\": \"0000\"}]".to_vec()
+            br#"[{"id": "0000", "title": "", "message": "", "authors": []}]"#.to_vec()
         } else {
             listing(&["pytorch_model.bin"])
         };

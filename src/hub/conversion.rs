@@ -1,5 +1,6 @@
 //! The pull request by which the hub's own converter adds weights in safetensors to a repository that has them as a pickle.
 
+use hf_hub::repository::GitCommitInfo;
 use serde::Deserialize;
 
 use super::retry::retrying;
@@ -32,11 +33,6 @@ struct Discussion {
 #[derive(Deserialize)]
 struct Author {
     name: String,
-}
-
-#[derive(Deserialize)]
-struct Commit {
-    id: String,
 }
 
 impl Discussion {
@@ -88,7 +84,7 @@ impl Web {
     fn follows(&self, repo: &Repo, revision: &str, commit: &str) -> Result<bool> {
         let mut url = self.url_about(repo, &["commits", revision]);
         url.query_pairs_mut().append_pair("limit", &HUB_COMMITS.to_string());
-        let commits: Result<Vec<Commit>> = retrying(|| self.answer(&url, repo));
+        let commits: Result<Vec<GitCommitInfo>> = retrying(|| self.answer(&url, repo));
         let commits = commits.map_err(|error: Error| error.context(format_args!("{revision} of {repo}")))?;
         Ok(commits.iter().take(HUB_COMMITS).any(|other| other.id == commit))
     }

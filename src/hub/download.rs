@@ -14,7 +14,7 @@ use reqwest::{Method, StatusCode, Url};
 use super::cache::{Cache, create_folder, is_key};
 use super::retry::{Failure, PAUSE, TRIES, after_tries, retrying, wait};
 use super::web::{ANSWER, Request, Web, broken, header, origin};
-use super::{Repo, RepoKind, checksum, problem};
+use super::{Repo, checksum, problem};
 use crate::console::{Counted, info, message, progress_bar, shown};
 use crate::error::{Error, Result};
 use crate::file::Room;
@@ -37,11 +37,8 @@ impl Web {
         file: &str,
         cached: Option<PathBuf>,
     ) -> Result<PathBuf> {
-        let kind: &[&str] = match repo.kind {
-            RepoKind::Model => &[],
-            RepoKind::Dataset => &["datasets"],
-        };
-        let parts = kind.iter().copied().chain(repo.name.split('/')).chain(["resolve", commit]);
+        let kind = repo.kind.url_prefix().split_terminator('/');
+        let parts = kind.chain(repo.name.split('/')).chain(["resolve", commit]);
         let url = self.url(parts.chain(file.split('/')));
         let metadata = retrying(|| self.metadata(&url, repo, file))?;
         let Metadata { etag, size } = &metadata;

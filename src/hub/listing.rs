@@ -1,5 +1,6 @@
 //! What a repository holds at a revision.
 
+use hf_hub::repository::RepoSibling;
 use serde::Deserialize;
 
 use super::retry::retrying;
@@ -17,15 +18,12 @@ pub(super) struct Listing {
 }
 
 /// A repository as the hub describes it.
+///
+/// Not `hf-hub`'s, which also keeps what the page of a model says, of any size.
 #[derive(Deserialize)]
 struct Info {
     sha: Option<String>,
-    siblings: Option<Vec<Sibling>>,
-}
-
-#[derive(Deserialize)]
-struct Sibling {
-    rfilename: String,
+    siblings: Option<Vec<RepoSibling>>,
 }
 
 impl Web {

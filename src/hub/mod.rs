@@ -6,10 +6,11 @@
 //!    both ask through web: who gets the token, which redirects are followed, how much is read
 //! ```
 //!
-//! `hf-hub` 1.0 is not used. It reads an answer to its end however long it is, and sends the token to whatever address a header
-//! `Link` names as that of the next page. Its download stores an answer without checking its status or size, so that an error
-//! page can end up in the cache as the file; it starts over after an interruption; it does not wait for as long as the hub asks;
-//! and for the metadata of a file it follows the redirect to a host that does not send the headers with commit and checksum.
+//! `hf-hub` 1.0 knows the kinds of repositories, their addresses, and what answers hold. It does not ask: it reads an answer to its
+//! end however long it is, and sends the token to whatever address a header `Link` names as that of the next page. Its download
+//! stores an answer without checking its status or size, so that an error page can end up in the cache as the file; it starts over
+//! after an interruption; it does not wait for as long as the hub asks; and for the metadata of a file it follows the redirect to a
+//! host that does not send the headers with commit and checksum.
 //! The cache has the layout that all programs of the hub share.
 
 mod cache;
@@ -28,6 +29,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+
+use hf_hub::{RepoType, RepoTypeDataset, RepoTypeModel};
 
 use crate::error::{Error, Result};
 use cache::Cache;
@@ -48,8 +51,16 @@ impl RepoKind {
     /// As addresses and folders of the cache call it.
     fn plural(self) -> &'static str {
         match self {
-            Self::Model => "models",
-            Self::Dataset => "datasets",
+            Self::Model => RepoTypeModel.plural(),
+            Self::Dataset => RepoTypeDataset.plural(),
+        }
+    }
+
+    /// What addresses of its files begin with.
+    fn url_prefix(self) -> &'static str {
+        match self {
+            Self::Model => RepoTypeModel.url_prefix(),
+            Self::Dataset => RepoTypeDataset.url_prefix(),
         }
     }
 
