@@ -113,6 +113,15 @@ pub(crate) fn grown(length: usize) -> usize {
     much.min(length.saturating_mul(LONG_TEXT_GROWTH).max(TEXT_GROWN))
 }
 
+// Text.
+
+/// Bytes of a line: no sentence is so long, and one line at a time is in memory.
+pub(crate) const LINE_BYTES: u64 = 1 << 26;
+/// Bytes of a test set, which is in memory as a whole: the largest have some MB.
+pub(crate) const TEST_SET_BYTES: u64 = 1 << 30;
+/// Bytes that each of its lines takes there beside its text.
+pub(crate) const BESIDE_LINE: u64 = 64;
+
 // Data sets.
 
 /// Bytes of a Parquet file's description; that of a thousand row groups has some hundred kB, and of a wide table some MB.

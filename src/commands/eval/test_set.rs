@@ -1,6 +1,5 @@
 //! What `mt eval` scores: translations in files, or a model's own.
 
-use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,8 +17,7 @@ use crate::commands::shared::texts;
 use crate::config::{CorpusLocation, SetConfig};
 use crate::console::{Counted, info, note, progress_bar, warning};
 use crate::data::corpus::{read_all, tagged};
-use crate::data::text::lines::{LineFile, read_lines};
-use crate::data::text::packing;
+use crate::data::text::lines::{LineFile, read_test_set, read_test_set_from};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::decode::source::Long;
@@ -335,18 +333,7 @@ fn translations(
 
 /// A file, or stdin.
 fn read_file(path: &Path) -> Result<LineFile> {
-    if path != Path::new("-") {
-        return read_lines(path);
-    }
-    let mut bytes = Vec::new();
-    let stdin = BufReader::new(std::io::stdin());
-    let read = packing::unpack(stdin).and_then(|mut reader| reader.read_to_end(&mut bytes));
-    read.map_err(|e| {
-        let help = packing::damage_help(&e, "gzip -t, xz -t or zstd -t");
-        Error::io("read", "stdin", e).help(help)
-    })?;
-    packing::refuse_documents(&bytes, Path::new("stdin"))?;
-    LineFile::from_bytes("stdin", bytes)
+    if path == Path::new("-") { read_test_set_from(std::io::stdin(), Path::new("stdin")) } else { read_test_set(path) }
 }
 
 /// Lines as training and translation read them.

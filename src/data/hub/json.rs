@@ -10,8 +10,8 @@ use super::rows::{CORRECT, Lines};
 use super::{Columns, Rows, Shard, in_one_line, listed};
 use crate::data::corpus::PairBlock;
 use crate::data::text::file::LineReader;
-use crate::data::text::lines::LONGEST;
 use crate::error::{Error, Result};
+use crate::limits;
 
 /// The rows of a file of JSON objects.
 pub struct JsonRows {
@@ -285,7 +285,7 @@ impl Values {
             if found.is_some() {
                 return Ok(());
             }
-            if self.value.len() as u64 > LONGEST {
+            if self.value.len() as u64 > limits::LINE_BYTES {
                 let error = self.wrong(self.begins, "the value that begins here is longer than 64 MiB");
                 return Err(error.help("a file of rows is needed: one list of objects, or an object on each line"));
             }

@@ -12,8 +12,8 @@ use std::borrow::Cow;
 use super::rows::{CORRECT, Lines};
 use super::{Column, Columns, Rows, Shard, in_one_line, listed};
 use crate::data::corpus::PairBlock;
-use crate::data::text::lines::LONGEST;
 use crate::error::{Error, Result};
+use crate::limits;
 
 /// Rows that are looked at to tell whether values are quoted.
 const SAMPLE: usize = 100;
@@ -197,7 +197,7 @@ impl RowReader {
                 let help = format!("write it twice, as a table of quoted values has it; {CORRECT}");
                 return Err(self.wrong(line, "a quote within a value is escaped by a backslash".to_owned()).help(help));
             }
-            let is_long = row.text.len() as u64 > LONGEST;
+            let is_long = row.text.len() as u64 > limits::LINE_BYTES;
             match open {
                 None => return Ok(true),
                 Some(line) if is_long => return Err(self.unclosed(line, "within 64 MiB")),
@@ -462,7 +462,7 @@ mod tests {
             );
         }
         // Nor is more read than a row may hold.
-        let half = vec![b'x'; LONGEST as usize / 2];
+        let half = vec![b'x'; limits::LINE_BYTES as usize / 2];
         let long = [b"en,de\na,\"".to_vec(), half.clone(), b"\n".to_vec(), half, b"\n\",b\n".to_vec()];
         let error = read(&long.concat(), ',').1.unwrap().to_string();
         assert!(error.starts_with("a quote opens here and is not closed within 64 MiB\n  --> t.csv:2\n"), "{error}");

@@ -76,10 +76,8 @@ impl TextFile {
             uneven: None,
         };
         if !std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
-            let mut bytes = Vec::new();
             let (mut reader, packing) = packing::open_sentences(path)?;
-            reader.read_to_end(&mut bytes).map_err(|error| packing.failed(path, error))?;
-            file.kept = Some(bytes.into());
+            file.kept = Some(lines::read_all(&mut reader, packing, path, u64::MAX)?.into());
         }
         let mut reader = file.reader()?;
         let mut hash = Sha256::new();

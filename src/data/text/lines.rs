@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 use super::super::compact::CompactVec;
 use super::encoding;
-use super::packing::{Packing, open, read_bytes};
+use super::packing::{Packing, open, open_sentences, open_stream, refuse_documents};
 use crate::error::{Error, Result};
+use crate::limits;
 use crate::signature::{Signature, utf_16};
 
 /// A line with more characters is not a sentence.
@@ -20,17 +21,14 @@ pub fn is_long(line: &str) -> bool {
     line.len() > LONG && line.chars().count() > LONG
 }
 
-/// A line with more bytes is not read: no sentence is so long, and memory is bounded.
-pub(in crate::data) const LONGEST: u64 = 64 << 20;
-
 /// What to do about a line that is longer than can be read.
 pub const TOO_LONG_HELP: &str = "a sentence is expected on each line: is this a file of lines?";
 
 /// Appends the next line with its end; 0 bytes at the end of the text. Fails with [`ErrorKind::FileTooLarge`] where a line
 /// has more than 64 MiB.
 pub fn read_line(reader: &mut (impl BufRead + ?Sized), line: &mut Vec<u8>) -> io::Result<usize> {
-    let read = reader.take(LONGEST).read_until(b'\n', line)?;
-    if read as u64 == LONGEST && !line.ends_with(b"\n") {
+    let read = reader.take(limits::LINE_BYTES).read_until(b'\n', line)?;
+    if read as u64 == limits::LINE_BYTES && !line.ends_with(b"\n") {
         return Err(io::Error::new(ErrorKind::FileTooLarge, "the line is longer than 64 MiB"));
     }
     Ok(read)
@@ -60,12 +58,53 @@ pub struct LineFile {
     pub byte_order_mark: bool,
 }
 
+/// Reads a text to its end; `path` is its name in errors. With `most`, its lines take no more bytes in memory.
+///
+/// Fails where it cannot be read or unpacked, and where it or a line is too long: a small compressed file may stand for any amount.
+pub(super) fn read_all(
+    reader: &mut (impl BufRead + ?Sized),
+    packing: Packing,
+    path: &Path,
+    most: u64,
+) -> Result<Vec<u8>> {
+    let (mut bytes, mut lines) = (Vec::new(), 0);
+    loop {
+        match read_line(reader, &mut bytes) {
+            Ok(0) => return Ok(bytes),
+            Ok(_) => lines += 1,
+            Err(error) => return Err(not_read(path, packing, lines + 1, error)),
+        }
+        if bytes.len() as u64 + limits::BESIDE_LINE * lines as u64 > most {
+            let error = Error::failure("the text is longer than a test set may be, which is in memory as a whole");
+            let error = error.at_line(path, lines, 0).help("name a file of at most 1 GB, or split it");
+            return Err(packing.inside(error));
+        }
+    }
+}
+
 /// Reads the file at `path`, unpacking it where it is compressed.
 ///
-/// Fails where the file cannot be read or unpacked, and where it is not UTF-8 (with line and column).
+/// Fails where the file cannot be read or unpacked, where a line is too long, and where it is not UTF-8 (with line and column).
 pub fn read_lines(path: impl AsRef<Path>) -> Result<LineFile> {
-    let path = path.as_ref();
-    let (bytes, packing) = read_bytes(path)?;
+    read_lines_at_most(path.as_ref(), u64::MAX)
+}
+
+/// Reads a test set, which is in memory as a whole. Fails as [`read_lines`] does, and where it is very long.
+pub fn read_test_set(path: &Path) -> Result<LineFile> {
+    read_lines_at_most(path, limits::TEST_SET_BYTES)
+}
+
+/// Reads a test set from a stream that messages call `name`. Fails as [`read_test_set`] does.
+pub fn read_test_set_from(stream: impl Read + Send + 'static, name: &Path) -> Result<LineFile> {
+    let (mut reader, packing) = open_stream(stream).map_err(|error| Packing::None.failed(name, error))?;
+    let bytes = read_all(&mut reader, packing, name, limits::TEST_SET_BYTES)?;
+    refuse_documents(&bytes, name)?;
+    LineFile::from_bytes(name, bytes)
+}
+
+fn read_lines_at_most(path: &Path, most: u64) -> Result<LineFile> {
+    let (mut reader, packing) = open_sentences(path)?;
+    let bytes = read_all(&mut reader, packing, path, most)?;
     LineFile::from_bytes(path, bytes).map_err(|error| packing.inside(error))
 }
 
@@ -214,6 +253,8 @@ fn surroundings(path: &Path, before: Before) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::super::write;
     use super::*;
 
@@ -247,7 +288,30 @@ mod tests {
         let mut line = Vec::new();
         let error = read_line(&mut io::BufReader::new(io::repeat(b'a')), &mut line).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::FileTooLarge);
-        assert_eq!(line.len() as u64, LONGEST);
+        assert_eq!(line.len() as u64, limits::LINE_BYTES);
+    }
+
+    /// A small file that stands for a text of any length, in one line or in many.
+    #[test]
+    fn a_text_without_end_is_refused_where_it_is_too_long() {
+        let directory = tempfile::tempdir().unwrap();
+        let gzip = |text: &[u8]| {
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            encoder.write_all(text).unwrap();
+            encoder.finish().unwrap()
+        };
+        let long = [&b"a\n"[..], &vec![b'a'; limits::LINE_BYTES as usize + 1]].concat();
+        let path = write(&directory, "long.gz", &gzip(&long));
+        for error in [read_lines(&path).unwrap_err(), read_test_set(&path).unwrap_err()] {
+            let error = error.to_string();
+            assert!(error.starts_with("in the gzip data: the line is longer than 64 MiB"), "{error}");
+            assert!(error.contains("long.gz:2\n"), "{error}");
+        }
+        let mut lines = io::BufReader::new(io::repeat(b'\n'));
+        let error = read_all(&mut lines, Packing::None, Path::new("t"), 10_000).unwrap_err().to_string();
+        assert!(error.contains("longer than a test set") && error.contains("t:154\n"), "{error}");
+        let path = write(&directory, "few.gz", &gzip(b"a\nb\n"));
+        assert_eq!(read_test_set(&path).unwrap().len(), 2);
     }
 
     #[test]

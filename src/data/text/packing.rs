@@ -87,18 +87,6 @@ fn agree(beginning: &[u8], head: &[u8]) -> bool {
     beginning.iter().zip(head).all(|(&expected, &byte)| byte == expected || is_free(expected, byte))
 }
 
-pub(super) fn read_bytes(path: &Path) -> Result<(Vec<u8>, Packing)> {
-    let (mut reader, packing) = open_sentences(path)?;
-    let mut bytes = Vec::new();
-    if packing == Packing::None {
-        let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-        bytes.reserve_exact(usize::try_from(size).unwrap_or_default());
-    }
-    reader.read_to_end(&mut bytes).map_err(|error| packing.failed(path, error))?;
-    bytes.shrink_to_fit();
-    Ok((bytes, packing))
-}
-
 fn failed(path: &Path, error: std::io::Error) -> Error {
     Error::io("read the text", path, error)
 }
@@ -207,10 +195,18 @@ pub fn is_packed(head: &[u8]) -> bool {
 }
 
 /// What a stream holds, unpacked where it is compressed.
-pub fn unpack(mut stream: impl Read + Send + 'static) -> std::io::Result<Box<dyn BufRead + Send>> {
+pub fn unpack(stream: impl Read + Send + 'static) -> std::io::Result<Box<dyn BufRead + Send>> {
+    Ok(open_stream(stream)?.0)
+}
+
+/// As [`unpack`], with how it is compressed.
+pub(super) fn open_stream(
+    mut stream: impl Read + Send + 'static,
+) -> std::io::Result<(Box<dyn BufRead + Send>, Packing)> {
     let head = read_head(&mut stream)?;
     let packing = Packing::of_content(&head);
-    unpacked(BufReader::with_capacity(1 << 16, Cursor::new(head).chain(stream)), packing)
+    let reader = unpacked(BufReader::with_capacity(1 << 16, Cursor::new(head).chain(stream)), packing)?;
+    Ok((reader, packing))
 }
 
 /// What `reader` holds; of a compressed file all members, as `cat a.gz b.gz` makes them.

@@ -367,8 +367,7 @@ mod tests {
     #[test]
     fn a_line_without_end_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        let path =
-            write(&folder, "endless", &("a\n".to_owned() + &"x".repeat(super::super::lines::LONGEST as usize + 1)));
+        let path = write(&folder, "endless", &("a\n".to_owned() + &"x".repeat(crate::limits::LINE_BYTES as usize + 1)));
         let mut read = 0;
         let error = windows_of_file(&path, |window| read += window.len()).unwrap_err().to_string();
         assert_eq!(read, 1);

@@ -32,9 +32,10 @@ use parquet::schema::types::{ColumnDescriptor, ColumnPath, Type};
 
 use super::{Columns, Rows, Shard, in_one_line};
 use crate::data::corpus::PairBlock;
-use crate::data::text::lines::{LONGEST, TOO_LONG_HELP};
+use crate::data::text::lines::TOO_LONG_HELP;
 use crate::error::{Error, Result};
 use crate::foreign::guarded;
+use crate::limits;
 use footer::{BYTE_ARRAY, Chunk, Footer, Group, Leaf};
 use pages::Pages;
 
@@ -117,7 +118,7 @@ impl Rows for ParquetRows {
         else {
             return Err(self.wrong("a value is not UTF-8 text", "choose columns of text with `source` and `target`"));
         };
-        if source.len().max(target.len()) as u64 > LONGEST {
+        if source.len().max(target.len()) as u64 > limits::LINE_BYTES {
             return Err(self.wrong("a text is longer than 64 MiB", TOO_LONG_HELP));
         }
         block.push(&in_one_line(source), &in_one_line(target));
