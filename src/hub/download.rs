@@ -1,6 +1,6 @@
 //! One file, from the hub into the cache: its size and checksum, then its bytes, from where an earlier try broke off.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,11 +15,12 @@ use reqwest::redirect::Policy;
 use reqwest::{StatusCode, Url};
 use sha2::{Digest, Sha256};
 
-use super::cache::{Cache, create_folder, is_key};
+use super::cache::{Cache, is_key};
 use super::problem::{self, Refusal};
 use super::{Repo, RepoKind, place, says_yes, variable};
 use crate::console::{Counted, info, progress_bar, shown};
 use crate::error::{Error, Result};
+use crate::file::{Folder, folder_of, open_regular};
 
 /// Tries, and the pause after the first of them, which doubles.
 const TRIES: usize = 5;
@@ -149,9 +150,10 @@ impl Web {
         let _lock = cache.lock(repo, etag)?;
         if !is_whole(&blob) {
             let part = cache.blob(repo, &format!("{etag}.incomplete"));
-            create_folder(part.parent().unwrap_or(Path::new(".")))?;
+            let blobs = cache.made(folder_of(&part))?;
             self.download(&url, repo, file, &metadata, &part)?;
-            fs::rename(&part, &blob).map_err(|error| problem::cannot_write(&blob, error))?;
+            let moved = blobs.rename(part.file_name().unwrap_or_default(), blob.file_name().unwrap_or_default());
+            moved.map_err(|error| problem::cannot_write(&blob, error))?;
         }
         cache.place(repo, commit, file, etag)
     }
@@ -276,7 +278,8 @@ impl Web {
         bar: &ProgressBar,
     ) -> std::result::Result<(), Failure> {
         let write_failed = |error| Failure::Final(problem::cannot_write(part, error));
-        let mut file = OpenOptions::new().create(true).append(true).open(part).map_err(write_failed)?;
+        let opened = Folder::of(part).and_then(|(blobs, name)| blobs.append_or_make(name));
+        let mut file = opened.map_err(write_failed)?;
         let mut start = file.metadata().map_err(write_failed)?.len();
         // A part that is longer than the file, or whose file has no known size, is of no use.
         if start > 0 && size.is_none_or(|size| start > size) {
@@ -400,7 +403,7 @@ fn header(headers: &HeaderMap, name: &str) -> Option<String> {
 
 /// Empties the file.
 fn restart(part: &Path) -> std::io::Result<File> {
-    File::create(part)
+    crate::file::create(part)
 }
 
 /// Compares the whole file with what the hub says of it: its size, and its SHA-256 where the ETag is one.
@@ -415,7 +418,7 @@ fn verify(repo: &Repo, file: &str, metadata: &Metadata, part: &Path) -> Result<(
         return Ok(());
     }
     let mut hash = Sha256::new();
-    std::io::copy(&mut File::open(part).map_err(read_failed)?, &mut hash).map_err(read_failed)?;
+    std::io::copy(&mut open_regular(part).map_err(read_failed)?, &mut hash).map_err(read_failed)?;
     if format!("{:x}", hash.finalize()).eq_ignore_ascii_case(&metadata.etag) {
         return Ok(());
     }

@@ -43,7 +43,6 @@ mod vocabulary;
 mod words;
 
 use std::borrow::Cow;
-use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
@@ -306,7 +305,7 @@ impl Tokenizer {
     /// The file cannot be written.
     pub fn save(&self, path: &Path) -> Result<()> {
         let write = || {
-            let mut file = File::create(path)?;
+            let mut file = file::create(path)?;
             file.write_all(self.json.as_bytes())?;
             file.sync_all()
         };
