@@ -400,6 +400,10 @@ pub struct ShortlistArgs {
     /// File with a translation of each source line
     #[arg(long, value_name = "FILE", requires = "src")]
     pub tgt: Option<PathBuf>,
+    /// Fetch data sets of the hub that the model's configuration names as its training text, with your token; and write prepared
+    /// text where it says (`data.cache_dir`)
+    #[arg(long, conflicts_with = "src")]
+    pub trust_model_data: bool,
     /// File to write
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,

@@ -154,3 +154,16 @@ pub(crate) const PATTERN_BYTES: usize = 1 << 10;
 pub(crate) const PATTERN_DEPTH: usize = 8;
 /// Patterns of a split, beside plain names: each is compared with every file.
 pub(crate) const PATTERNS: usize = 1000;
+
+// Files and configurations.
+
+/// Directories within one another that are removed as a whole: each is kept open meanwhile, and ours have one within.
+pub(crate) const NESTED_FOLDERS: usize = 64;
+/// Bytes of a configuration: the largest that is known has a few thousand corpora, in less than 1 MiB.
+pub(crate) const CONFIGURATION_BYTES: u64 = 4 << 20;
+/// Configurations that extend one another: people use two or three.
+pub(crate) const EXTENDED_CONFIGURATIONS: usize = 16;
+/// Files that a manifest may list: all are open at once, and ours list at most eight.
+pub(crate) const MANIFEST_FILES: usize = 64;
+/// Bytes of a note in a run or cache directory, such as who has locked it.
+pub(crate) const NOTE_BYTES: u64 = 1 << 12;

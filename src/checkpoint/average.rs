@@ -2,11 +2,12 @@
 //! al. 2022, "Model soups"; with weights, between a model and what became of it in fine-tuning, "Robust fine-tuning of zero-shot
 //! models").
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use super::MODEL_FILE;
 use super::format::{CHUNK, Slot, TensorFile, non_finite};
-use super::manifest::{or_gone, verify_holding};
+use super::locate::located;
+use super::manifest::Opened;
+use super::{Located, MODEL_FILE};
 use crate::error::{Error, Result};
 
 /// Fills `flat` with the mean of the models in these checkpoint or model directories.
@@ -31,10 +32,40 @@ pub fn weighted_average(directories: &[PathBuf], weights: &[f64], layout: &[Slot
     if directories.is_empty() {
         return Err(Error::failure("there is no checkpoint to average"));
     }
+    // All are opened before the first is read, which takes long: training may remove one meanwhile.
+    let opened: Vec<_> = directories.iter().map(|directory| Opened::open(directory)).collect();
     let mut files = Vec::with_capacity(directories.len());
     let mut problems = Vec::new();
-    for directory in directories {
-        match open(directory, layout) {
+    for (directory, opened) in directories.iter().zip(opened) {
+        match opened.and_then(|opened| located(directory.clone(), opened.verify(&[MODEL_FILE])?, "", Vec::new())) {
+            Ok(found) => files.push(found.tensors(layout)),
+            Err(error) if error.helps().is_some() => problems.push(error),
+            Err(error) => {
+                problems.push(error.help("restore a copy of the checkpoint, or choose others with --checkpoints"))
+            }
+        }
+    }
+    mean(files, problems, weights, layout, flat)
+}
+
+/// As [`weighted_average`], of models that were located.
+///
+/// # Errors
+/// As there.
+pub fn average_of(models: &[&Located], weights: &[f64], layout: &[Slot], flat: &mut [f32]) -> Result<f64> {
+    mean(models.iter().map(|model| model.tensors(layout)).collect(), Vec::new(), weights, layout, flat)
+}
+
+fn mean(
+    opened: Vec<Result<TensorFile>>,
+    mut problems: Vec<Error>,
+    weights: &[f64],
+    layout: &[Slot],
+    flat: &mut [f32],
+) -> Result<f64> {
+    let mut files = Vec::with_capacity(opened.len());
+    for file in opened {
+        match file {
             Ok(file) => files.push(file),
             Err(error) => problems.push(error),
         }
@@ -48,14 +79,6 @@ pub fn weighted_average(directories: &[PathBuf], weights: &[f64], layout: &[Slot
     }
     problems.extend(files.into_iter().filter_map(|file| file.finish().err()));
     if problems.is_empty() { Ok(mean.likeness(weights)) } else { Err(Error::many(problems)) }
-}
-
-fn open(directory: &Path, layout: &[Slot]) -> Result<TensorFile> {
-    verify_holding(directory, &[MODEL_FILE]).map_err(|error| match error.helps() {
-        Some(_) => error,
-        None => error.help("restore a copy of the checkpoint, or choose others with --checkpoints"),
-    })?;
-    TensorFile::open(&directory.join(MODEL_FILE), layout).map_err(|error| or_gone(directory, error))
 }
 
 /// A mean while it is computed.

@@ -1,5 +1,6 @@
 //! Files that are whole or absent after a crash, and bounded reads.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::manifest::FileEntry;
 use crate::error::{Error, Result};
-use crate::file::{file_system, folder_of, is_left, is_out_of_files};
+use crate::file::{Folder, Links, file_system, folder_of, is_out_of_files, open_regular};
 
 const BUFFER_BYTES: usize = 128 << 10;
 
@@ -25,10 +26,16 @@ pub(super) struct HashingFile {
 }
 
 impl HashingFile {
-    /// Creates `path`, or empties it.
-    pub(super) fn create(path: &Path) -> Result<Self> {
-        let file = File::create(path).map_err(|error| write_error(path, error))?;
-        Ok(Self { file, path: path.to_path_buf(), hash: Sha256::new(), size: 0 })
+    /// A new file, in the place of whatever other file or link has this name.
+    pub(super) fn create(folder: &Folder, name: &str) -> Result<Self> {
+        let path = folder.path().join(name);
+        let file = folder.create(name).map_err(|error| write_error(&path, error))?;
+        Ok(Self::of(file, path))
+    }
+
+    /// An empty file; errors call it `path`.
+    pub(super) fn of(file: File, path: PathBuf) -> Self {
+        Self { file, path, hash: Sha256::new(), size: 0 }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -59,14 +66,14 @@ pub(super) fn hex(hash: Sha256) -> String {
 pub(super) fn synced_entry(directory: &Path, name: &str) -> Result<FileEntry> {
     let path = directory.join(name);
     let read_error = |error| Error::io("read a file of the model", &path, error);
-    let mut file = File::open(&path).map_err(read_error)?;
-    let (size, sha256) = digest(&mut file).map_err(read_error)?;
+    let file = open_regular(&path).map_err(read_error)?;
+    let (size, sha256) = digest(&file).map_err(read_error)?;
     file.sync_all().map_err(read_error)?;
     Ok(FileEntry { name: name.to_owned(), size, sha256 })
 }
 
 /// Number of bytes left in `file` and their SHA-256.
-pub(super) fn digest(file: &mut File) -> std::io::Result<(u64, String)> {
+pub(super) fn digest(mut file: impl Read) -> std::io::Result<(u64, String)> {
     let mut hash = Sha256::new();
     let mut size = 0;
     let mut buffer = vec![0; BUFFER_BYTES];
@@ -89,15 +96,9 @@ pub(super) fn replacing() -> MutexGuard<'static, ()> {
     REPLACING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Replaces `directory/name` by `contents`: a reader sees the old file or the new one.
-pub(super) fn replace_small(directory: &Path, name: &str, contents: &[u8]) -> Result<()> {
-    let _guard = replacing();
-    let scratch = Scratch::new(directory.join(temporary_name(name)));
-    let mut file = HashingFile::create(scratch.path())?;
-    file.write(contents)?;
-    file.finish(name)?;
-    scratch.rename_to(&directory.join(name))?;
-    sync_directory(directory)
+/// Opens a directory that the user named.
+pub(super) fn folder(path: &Path) -> Result<Folder> {
+    Folder::open(path).map_err(|error| write_error(path, error))
 }
 
 /// The name that a file of a run or model directory has while it is written.
@@ -106,17 +107,16 @@ pub(super) fn temporary_name(name: &str) -> String {
 }
 
 /// Removes what an earlier crash left of these files. A file that cannot be removed is no reason to stop.
-pub(super) fn remove_temporaries(directory: &Path, names: &[&str]) {
+pub(super) fn remove_temporaries(directory: &Folder, names: &[&str]) {
     let _guard = replacing();
     for name in names {
-        let _ = fs::remove_file(directory.join(temporary_name(name)));
+        let _ = directory.remove_file(temporary_name(name));
     }
 }
 
 /// Syncs a directory, so that new and renamed entries survive a crash.
-pub(super) fn sync_directory(path: &Path) -> Result<()> {
-    let directory = File::open(path).map_err(|error| write_error(path, error))?;
-    unless_unsupported(directory.sync_all()).map_err(|error| write_error(path, error))
+pub(super) fn sync_directory(directory: &Folder) -> Result<()> {
+    unless_unsupported(directory.sync()).map_err(|error| write_error(directory.path(), error))
 }
 
 /// Makes success of the errors by which file systems say that they cannot sync a directory (some of shared folders, CIFS and
@@ -132,50 +132,38 @@ pub(super) fn unless_unsupported(synced: std::io::Result<()>) -> std::io::Result
 }
 
 /// Renames, replacing a file of that name.
-pub(super) fn rename(from: &Path, to: &Path) -> Result<()> {
-    fs::rename(from, to).map_err(|error| write_error(to, error))
-}
-
-/// Removes a file or a whole directory; one that is not there is fine.
-pub(super) fn remove(path: &Path) -> std::io::Result<()> {
-    let result = match fs::symlink_metadata(path) {
-        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
-        Ok(_) => fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    match result {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
+pub(super) fn rename(folder: &Folder, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> Result<()> {
+    folder.rename(from, &to).map_err(|error| write_error(&folder.path().join(to.as_ref()), error))
 }
 
 /// A temporary file or directory, removed unless it was renamed into place.
-pub(super) struct Scratch {
-    path: PathBuf,
+pub(super) struct Scratch<'a> {
+    folder: &'a Folder,
+    name: String,
     in_place: bool,
 }
 
-impl Scratch {
-    pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, in_place: false }
+impl<'a> Scratch<'a> {
+    pub(super) fn new(folder: &'a Folder, name: String) -> Self {
+        Self { folder, name, in_place: false }
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
-    pub(super) fn rename_to(mut self, to: &Path) -> Result<()> {
-        rename(&self.path, to)?;
+    pub(super) fn rename_to(mut self, to: impl AsRef<OsStr>) -> Result<()> {
+        rename(self.folder, &self.name, to)?;
         self.in_place = true;
         Ok(())
     }
 }
 
-impl Drop for Scratch {
+impl Drop for Scratch<'_> {
     fn drop(&mut self) {
         if !self.in_place {
             // The error that led here matters more than a failed removal; the next save tries again.
-            let _ = remove(&self.path);
+            let _ = self.folder.remove(&self.name);
         }
     }
 }
@@ -187,29 +175,31 @@ impl Drop for Scratch {
 /// It exists already, or something cannot be written.
 pub fn whole_directory(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     refuse_existing(out)?;
-    let name =
-        out.file_name().ok_or_else(|| Error::usage("this is not the name of a directory").at(out))?.to_string_lossy();
+    let own_name = out.file_name().ok_or_else(|| Error::usage("this is not the name of a directory").at(out))?;
+    let name = own_name.to_string_lossy();
     let parent = folder_of(out);
-    std::fs::create_dir_all(parent).map_err(|error| write_error(parent, error))?;
-    remove_left_by_kills(parent, &name);
-    let temporary = parent.join(temporary_name(&format!("{name}.{}", std::process::id())));
+    fs::create_dir_all(parent).map_err(|error| write_error(parent, error))?;
+    let parent = folder(parent)?;
+    remove_left_by_kills(&parent, &name);
+    let temporary = temporary_name(&format!("{name}.{}", std::process::id()));
     // A process in another container may have the same id.
-    let made = locked_directory(&temporary).map_err(|error| match error.kind() {
+    let made = locked_directory(&parent, &temporary).map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => {
+            let temporary = parent.path().join(&temporary);
             let error = Error::failure("another process is making this directory").at(out);
             error.help(format!("wait for it; if there is no such process, remove {}", temporary.display()))
         }
         // The user does not know the temporary name.
         _ => write_error(out, error),
     });
-    let lock = made?;
-    let scratch = Scratch::new(temporary);
-    fill(scratch.path())?;
-    sync_directory(scratch.path())?;
+    let directory = made?;
+    let scratch = Scratch::new(&parent, temporary);
+    fill(directory.path())?;
+    sync_directory(&directory)?;
     // rename() replaces a directory only if it is empty.
-    scratch.rename_to(out).map_err(|error| if out.exists() { exists(out) } else { error })?;
-    drop(lock);
-    sync_directory(parent)
+    scratch.rename_to(own_name).map_err(|error| if out.exists() { exists(out) } else { error })?;
+    drop(directory);
+    sync_directory(&parent)
 }
 
 /// Refuses an output directory that exists.
@@ -224,33 +214,30 @@ fn exists(out: &Path) -> Error {
 }
 
 /// Makes a directory, and locks it against [`remove_left_by_kills`]; not where directories cannot be locked.
-fn locked_directory(path: &Path) -> std::io::Result<Option<File>> {
+fn locked_directory(parent: &Folder, name: &str) -> std::io::Result<Folder> {
     loop {
-        fs::create_dir(path)?;
+        parent.make_folder(name)?;
         // Another process may have found it before it was locked, and be removing it: waits until it is gone.
-        let lock = File::open(path).ok().filter(|directory| directory.lock().is_ok());
-        if path.exists() {
-            return Ok(lock);
+        match parent.folder(name, Links::Refused) {
+            Ok(made) if !made.lock() || made.is_in_place() => return Ok(made),
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
         }
     }
 }
 
 /// Removes the temporary directories of `name` that killed processes left: a running process holds a lock on its own. Where
 /// directories cannot be locked, they stay.
-pub(super) fn remove_left_by_kills(parent: &Path, name: &str) {
-    let Ok(entries) = fs::read_dir(parent) else { return };
-    for entry in entries.flatten() {
-        let file_name = entry.file_name();
+pub(super) fn remove_left_by_kills(parent: &Folder, name: &str) {
+    for file_name in parent.names().unwrap_or_default() {
         let number = file_name.to_str().and_then(|file| file.strip_prefix(&format!(".{name}."))?.strip_suffix(".tmp"));
         let is_ours = number.is_some_and(|number| number.parse::<u32>().is_ok());
-        if !is_ours {
-            continue;
-        }
         // Locked until it is gone: a process that has just made it waits, and sees that.
-        if let Ok(directory) = File::open(entry.path())
-            && is_left(&directory, &entry.path())
+        if is_ours
+            && let Ok(directory) = parent.folder(&file_name, Links::Refused)
+            && directory.is_left()
         {
-            let _ = remove(&entry.path());
+            let _ = parent.remove(&file_name);
         }
     }
 }

@@ -7,15 +7,15 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
-use super::disk::HashingFile;
+use super::disk::{self, HashingFile};
 use super::manifest::FileEntry;
 use crate::console::in_one_line;
 use crate::error::{Error, Result};
@@ -103,20 +103,24 @@ fn elements(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1usize, |n, &size| n.checked_mul(size))
 }
 
-/// Writes `tensors`, in this order, to the new file `path`, and syncs it; its manifest entry is called `name`.
-pub(super) fn write(path: &Path, name: &str, tensors: &[NamedTensor]) -> Result<FileEntry> {
-    write_with_metadata(path, name, tensors, &[])
-}
-
-/// As [`write()`], with these keys and values in the header.
+/// Writes `tensors`, in this order, to the new file `directory/name`, and syncs it, with these keys and values in the header.
 pub(crate) fn write_with_metadata(
-    path: &Path,
+    directory: &Path,
     name: &str,
     tensors: &[NamedTensor],
     metadata: &[(&str, &str)],
 ) -> Result<FileEntry> {
-    let header = header_for(tensors, metadata).map_err(|error| error.at(path))?;
-    let mut file = HashingFile::create(path)?;
+    write(HashingFile::create(&disk::folder(directory)?, name)?, name, tensors, metadata)
+}
+
+/// As [`write_with_metadata`], to an empty file; its manifest entry is called `name`.
+pub(super) fn write(
+    mut file: HashingFile,
+    name: &str,
+    tensors: &[NamedTensor],
+    metadata: &[(&str, &str)],
+) -> Result<FileEntry> {
+    let header = header_for(tensors, metadata).map_err(|error| error.at(file.path()))?;
     file.write(&(header.len() as u64).to_le_bytes())?;
     file.write(header.as_bytes())?;
     let mut bytes = vec![0; CHUNK * BYTES];
@@ -234,7 +238,16 @@ impl TensorFile {
     /// # Errors
     /// The file cannot be read or its header is invalid.
     pub fn open(path: &Path, layout: &[Slot]) -> Result<Self> {
-        let (file, Header { data: start, tensors }) = read_header(path)?;
+        let file = file::open_regular(path).map_err(|error| match file::is_not_regular(&error) {
+            true => invalid(path, "it is not a regular file"),
+            false => Error::io("read the tensors", path, error),
+        })?;
+        Self::of(Arc::new(file), path, layout)
+    }
+
+    /// As [`Self::open`], of a file that is open already.
+    pub(super) fn of(file: Arc<File>, path: &Path, layout: &[Slot]) -> Result<Self> {
+        let Header { data: start, tensors } = read_header(&file, path)?;
         let by_name: HashMap<&str, &TensorInfo> = tensors.iter().map(|(name, info)| (name.as_str(), info)).collect();
         let mut this = Self {
             data: Data { file, path: path.to_path_buf(), start, bytes: vec![0; CHUNK * BYTES] },
@@ -384,7 +397,8 @@ impl TensorFile {
 /// The part of the file after the header.
 #[derive(Debug)]
 struct Data {
-    file: File,
+    /// Others may read it, too: each read says where.
+    file: Arc<File>,
     path: PathBuf,
     /// Where the data begins.
     start: u64,
@@ -395,10 +409,11 @@ impl Data {
     /// Fills `out` with floats, starting at byte `begin` of the data.
     fn floats(&mut self, begin: u64, out: &mut [f32]) -> Result<()> {
         let read_error = |error| Error::io("read the tensors", &self.path, error);
-        self.file.seek(SeekFrom::Start(self.start + begin)).map_err(read_error)?;
+        let mut from = self.start + begin;
         for chunk in out.chunks_mut(CHUNK) {
             let bytes = &mut self.bytes[..chunk.len() * BYTES];
-            self.file.read_exact(bytes).map_err(read_error)?;
+            self.file.read_exact_at(bytes, from).map_err(read_error)?;
+            from += bytes.len() as u64;
             for (value, bytes) in chunk.iter_mut().zip(bytes.as_chunks::<BYTES>().0) {
                 *value = f32::from_le_bytes(*bytes);
             }
@@ -409,11 +424,11 @@ impl Data {
     /// Passes `count` integers, starting at byte `begin` of the data, to `take`, in chunks.
     fn integers(&mut self, begin: u64, count: usize, mut take: impl FnMut(&[u8])) -> Result<()> {
         let read_error = |error| Error::io("read the tensors", &self.path, error);
-        self.file.seek(SeekFrom::Start(self.start + begin)).map_err(read_error)?;
-        let mut left = count;
+        let (mut left, mut from) = (count, self.start + begin);
         while left > 0 {
             let bytes = &mut self.bytes[..left.min(CHUNK * BYTES)];
-            self.file.read_exact(bytes).map_err(read_error)?;
+            self.file.read_exact_at(bytes, from).map_err(read_error)?;
+            from += bytes.len() as u64;
             left -= bytes.len();
             take(bytes);
         }
@@ -439,32 +454,30 @@ struct Header {
     tensors: Vec<(String, TensorInfo)>,
 }
 
-/// Opens a file, unless it is a pipe or the like, reads and checks its header; allocates nothing before its length is checked.
-fn read_header(path: &Path) -> Result<(File, Header)> {
+fn invalid(path: &Path, why: &str) -> Error {
+    Error::failure(format!("not a valid safetensors file: {why}"))
+        .at(path)
+        .help("it is damaged or truncated; fetch it again, or use another checkpoint")
+}
+
+/// Reads and checks a file's header; allocates nothing before its length is checked.
+fn read_header(file: &File, path: &Path) -> Result<Header> {
     let read_error = |error| Error::io("read the tensors", path, error);
-    let invalid = |why: String| {
-        Error::failure(format!("not a valid safetensors file: {why}"))
-            .at(path)
-            .help("it is damaged or truncated; fetch it again, or use another checkpoint")
-    };
-    let metadata = std::fs::metadata(path).map_err(read_error)?;
-    if !metadata.is_file() {
-        return Err(invalid("it is not a regular file".into()));
-    }
-    file::refuse_placeholder(path).map_err(read_error)?;
-    let mut file = File::open(path).map_err(read_error)?;
+    let invalid = |why: String| invalid(path, &why);
+    file::refuse_placeholder_in(file).map_err(read_error)?;
+    let metadata = file.metadata().map_err(read_error)?;
     let size = metadata.len();
     let mut length = [0; LENGTH_BYTES as usize];
     if size < LENGTH_BYTES {
         return Err(invalid(format!("it has only {size} bytes")));
     }
-    file.read_exact(&mut length).map_err(read_error)?;
+    file.read_exact_at(&mut length, 0).map_err(read_error)?;
     let length = u64::from_le_bytes(length);
     if length > MAX_HEADER_BYTES || length > size - LENGTH_BYTES {
         return Err(invalid(format!("a header of {length} bytes in a file of {size}")));
     }
     let mut json = vec![0; length as usize];
-    file.read_exact(&mut json).map_err(read_error)?;
+    file.read_exact_at(&mut json, LENGTH_BYTES).map_err(read_error)?;
     let Entries(mut tensors) =
         serde_json::from_slice(&json).map_err(|error| invalid(format!("its header: {error}")))?;
     tensors.sort_by_key(|(_, info)| info.data_offsets);
@@ -477,7 +490,7 @@ fn read_header(path: &Path) -> Result<(File, Header)> {
     if is_sparse(&metadata) {
         return Err(invalid("most of its bytes were never written".into()));
     }
-    Ok((file, Header { data, tensors }))
+    Ok(Header { data, tensors })
 }
 
 /// Whether most of a file are holes, as of one that a download has only made room for. (Some network file systems count no blocks.)

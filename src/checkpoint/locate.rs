@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use super::format::{Slot, TensorFile};
-use super::manifest::{REMOVED, or_gone, verify_holding};
+use super::manifest::{Opened, REMOVED, Verified};
 use super::save::REPLACED;
 use super::{
     BEST, LAST, MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, STATE_FILE, checkpoints_of, parse_step_name, read_state,
@@ -18,8 +19,9 @@ use crate::file;
 
 /// A pointer is one short line.
 const MAX_POINTER_BYTES: u64 = 256;
-/// How often to look into a run whose checkpoints training changes meanwhile.
-const LOOKS: usize = 3;
+/// How often to look into a run whose checkpoints training changes meanwhile. What was opened stays readable, so each look misses
+/// only what goes between reading a name and opening the files there: a fraction of a millisecond.
+const LOOKS: usize = 20;
 /// Directories or steps named in a help text.
 const MAX_NAMED: usize = 8;
 
@@ -64,7 +66,7 @@ impl fmt::Display for Which {
 }
 
 /// A model that was found and verified.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Located {
     /// Its `model.safetensors`.
     pub model: PathBuf,
@@ -74,15 +76,17 @@ pub struct Located {
     pub what: String,
     /// What was damaged and passed over, one line each, for the user to see.
     pub warnings: Vec<String>,
+    /// The file that was verified: it can be read even if training removes the checkpoint now.
+    file: Arc<File>,
 }
 
 impl Located {
     /// Its weights.
     ///
     /// # Errors
-    /// As [`TensorFile::open`]; or training has removed the checkpoint since (`train.keep`).
+    /// As [`TensorFile::open`].
     pub fn tensors(&self, layout: &[Slot]) -> Result<TensorFile> {
-        TensorFile::open(&self.model, layout).map_err(|error| or_gone(&self.directory, error))
+        TensorFile::of(self.file.clone(), &self.model, layout)
     }
 
     /// Fills `flat` from its weights.
@@ -178,10 +182,15 @@ pub fn pointer(run: &Path, name: &str) -> Result<Option<u64>> {
 /// # Errors
 /// The directory cannot be listed; or a checkpoint cannot be read, which says nothing about what it holds.
 pub fn newest_valid(run: &Path) -> Result<(Option<Saved>, Vec<String>)> {
+    let (newest, warnings) = newest_verified(run)?;
+    Ok((newest.map(|(step, path, _)| (step, path)), warnings))
+}
+
+fn newest_verified(run: &Path) -> Result<(Option<(u64, PathBuf, Verified)>, Vec<String>)> {
     let mut warnings = Vec::new();
     for (step, path) in directories(run)?.into_iter().rev() {
-        match verify_holding(&path, &[MODEL_FILE, OPTIMIZER_FILE, STATE_FILE]) {
-            Ok(_) => return Ok((Some((step, path)), warnings)),
+        match Opened::open(&path).and_then(|opened| opened.verify(&[MODEL_FILE, OPTIMIZER_FILE, STATE_FILE])) {
+            Ok(verified) => return Ok((Some((step, path, verified)), warnings)),
             Err(error) => {
                 warnings.push(passed_over(&format!("the checkpoint of update {step}"), &known_damage(error)?))
             }
@@ -343,14 +352,14 @@ fn last(dir: &Path, mut warnings: Vec<String>) -> Result<Located> {
             }
         }
     }
-    let (newest, others) = newest_valid(dir)?;
+    let (newest, others) = newest_verified(dir)?;
     for other in others {
         if !warnings.contains(&other) {
             warnings.push(other);
         }
     }
     match newest {
-        Some((step, directory)) => Ok(located(directory, &named(Which::Last, step), warnings)),
+        Some((step, directory, verified)) => located(directory, verified, &named(Which::Last, step), warnings),
         None if warnings.is_empty() => Err(no_model(dir, "it holds no checkpoint yet").help(what_is_there(dir))),
         None => Err(no_model(dir, &format!("nothing in it can be used\n    {}", warnings.join("\n    ")))
             .help("restore a copy, or train again")),
@@ -362,16 +371,15 @@ fn has_final(dir: &Path) -> bool {
 }
 
 fn final_model(dir: &Path) -> Result<Located> {
-    verify_holding(dir, &[MODEL_FILE])?;
-    Ok(located(dir.to_path_buf(), "final", Vec::new()))
+    located(dir.to_path_buf(), Opened::open(dir)?.verify(&[MODEL_FILE])?, "final", Vec::new())
 }
 
 fn checkpoint(dir: &Path, step: u64, what: &str) -> Result<Located> {
     let Some(directory) = directories(dir)?.remove(&step) else {
         return Err(no_model(dir, &format!("it has no checkpoint of update {step}")).help(what_is_there(dir)));
     };
-    verify_holding(&directory, &[MODEL_FILE])?;
-    Ok(located(directory, what, Vec::new()))
+    let verified = Opened::open(&directory)?.verify(&[MODEL_FILE])?;
+    located(directory, verified, what, Vec::new())
 }
 
 /// A checkpoint that the user asked for, and no other.
@@ -383,8 +391,10 @@ fn asked(dir: &Path, step: u64, which: Which) -> Result<Located> {
     })
 }
 
-fn located(directory: PathBuf, what: &str, warnings: Vec<String>) -> Located {
-    Located { model: directory.join(MODEL_FILE), directory, what: what.to_owned(), warnings }
+pub(super) fn located(directory: PathBuf, verified: Verified, what: &str, warnings: Vec<String>) -> Result<Located> {
+    let model = directory.join(MODEL_FILE);
+    let file = verified.model.ok_or_else(|| Error::failure("the manifest does not list it").at(&model))?;
+    Ok(Located { model, directory, what: what.to_owned(), warnings, file: Arc::new(file) })
 }
 
 fn named(which: Which, step: u64) -> String {

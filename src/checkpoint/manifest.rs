@@ -15,15 +15,16 @@
 //! its own value; what follows it is fixed. So any changed byte shows.
 
 use std::fs::File;
-use std::io::ErrorKind;
-use std::path::{Component, Path};
+use std::io::{ErrorKind, Seek};
+use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{MANIFEST_FILE, disk, run_and_step};
+use super::{MANIFEST_FILE, MODEL_FILE, disk, run_and_step};
 use crate::error::{Error, Result, check_directory};
 use crate::file;
+use crate::limits::MANIFEST_FILES;
 
 /// The version of the files' format that is written and read. It covers the manifest and the files it lists.
 pub const FORMAT_VERSION: u32 = 1;
@@ -98,7 +99,11 @@ impl Manifest {
         if !intact {
             return Err(damaged("its digest does not match".into()));
         }
-        serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))
+        let manifest: Self = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
+        match manifest.files.len() + manifest.run_files.len() {
+            files if files > MANIFEST_FILES => Err(damaged(format!("it lists {files} files"))),
+            _ => Ok(manifest),
+        }
     }
 }
 
@@ -126,7 +131,71 @@ pub fn verify(dir: &Path) -> Result<Manifest> {
 
 /// As [`verify`]; the manifest must list the `required` files.
 pub(super) fn verify_holding(dir: &Path, required: &[&str]) -> Result<Manifest> {
-    check(dir, required).map_err(|error| or_gone(dir, error))
+    Opened::open(dir)?.verify(required).map(|verified| verified.manifest)
+}
+
+/// A checkpoint or model whose files are open: they can be read to the end, even if training removes them meanwhile.
+pub(super) struct Opened {
+    dir: PathBuf,
+    manifest: Manifest,
+    /// What the manifest lists, or why it cannot be opened.
+    files: Vec<(PathBuf, FileEntry, Result<File>)>,
+}
+
+/// What was opened, and found to be whole.
+pub(super) struct Verified {
+    pub manifest: Manifest,
+    /// Its `model.safetensors`, if it is listed.
+    pub model: Option<File>,
+}
+
+impl Opened {
+    /// Opens all files of the checkpoint or model.
+    ///
+    /// # Errors
+    /// The manifest cannot be read, or the checkpoint is gone.
+    pub fn open(dir: &Path) -> Result<Self> {
+        Self::open_among(dir, |_| true).map_err(|error| or_gone(dir, error))
+    }
+
+    fn open_among(dir: &Path, is_wanted: impl Fn(&FileEntry) -> bool) -> Result<Self> {
+        let manifest = read(dir)?;
+        let at_manifest = dir.join(MANIFEST_FILE);
+        let mut files = Vec::new();
+        let mut open = |dir: &Path, entries: &[FileEntry]| {
+            for entry in entries.iter().filter(|entry| is_wanted(entry)) {
+                files.push((dir.join(&entry.name), entry.clone(), open_file(dir, entry, &at_manifest)));
+            }
+        };
+        open(dir, &manifest.files);
+        if let Some(run) = dir.parent().and_then(Path::parent) {
+            open(run, &manifest.run_files);
+        }
+        Ok(Self { dir: dir.to_path_buf(), manifest, files })
+    }
+
+    /// Compares all of them with the manifest, which must list the `required` ones.
+    pub fn verify(self, required: &[&str]) -> Result<Verified> {
+        let Self { dir, manifest, files } = self;
+        let (mut problems, mut model) = (Vec::new(), None);
+        for (path, entry, file) in files {
+            match file.and_then(|file| check_file(&path, &entry, &file).map(|()| file)) {
+                Ok(file) if path == dir.join(MODEL_FILE) => model = Some(file),
+                Ok(_) => {}
+                Err(error) => problems.push(error),
+            }
+        }
+        for name in required {
+            if !manifest.files.iter().any(|entry| entry.name == *name) {
+                let path = dir.join(MANIFEST_FILE);
+                problems.push(Error::failure(format!("the manifest does not list {name}")).at(&path));
+            }
+        }
+        match problems.is_empty() {
+            true => Ok(Verified { manifest, model }),
+            false => Err(or_gone(&dir, Error::many(problems))),
+        }
+    }
 }
 
 /// The error of reading a checkpoint; another one if it is no longer there.
@@ -143,8 +212,11 @@ pub(super) fn or_gone(dir: &Path, error: Error) -> Error {
 /// # Errors
 /// The manifest cannot be read.
 pub fn damaged_among(dir: &Path, names: &[&str]) -> Result<Vec<Error>> {
-    let manifest = read(dir)?;
-    Ok(damaged_files(dir, &manifest, |entry| names.contains(&entry.name.as_str())))
+    let opened = Opened::open_among(dir, |entry| names.contains(&entry.name.as_str()))?;
+    let check = |(path, entry, file): (PathBuf, FileEntry, Result<File>)| {
+        file.and_then(|file| check_file(&path, &entry, &file)).err()
+    };
+    Ok(opened.files.into_iter().filter_map(check).collect())
 }
 
 fn read(dir: &Path) -> Result<Manifest> {
@@ -161,31 +233,6 @@ fn read(dir: &Path) -> Result<Manifest> {
     Manifest::parse(&bytes, &path)
 }
 
-/// The errors of the files that are damaged, among those wanted.
-fn damaged_files(dir: &Path, manifest: &Manifest, is_wanted: impl Fn(&FileEntry) -> bool) -> Vec<Error> {
-    let path = dir.join(MANIFEST_FILE);
-    let check = |dir: &Path, files: &[FileEntry]| -> Vec<Error> {
-        files.iter().filter(|entry| is_wanted(entry)).filter_map(|entry| check_file(dir, entry, &path).err()).collect()
-    };
-    let mut problems = check(dir, &manifest.files);
-    if let Some(run) = dir.parent().and_then(Path::parent) {
-        problems.extend(check(run, &manifest.run_files));
-    }
-    problems
-}
-
-fn check(dir: &Path, required: &[&str]) -> Result<Manifest> {
-    let manifest = read(dir)?;
-    let mut problems = damaged_files(dir, &manifest, |_| true);
-    for name in required {
-        if !manifest.files.iter().any(|entry| entry.name == *name) {
-            let path = dir.join(MANIFEST_FILE);
-            problems.push(Error::failure(format!("the manifest does not list {name}")).at(&path));
-        }
-    }
-    if problems.is_empty() { Ok(manifest) } else { Err(Error::many(problems)) }
-}
-
 fn not_complete(dir: &Path) -> Error {
     if dir.is_dir() {
         Error::failure(format!("not complete: there is no {MANIFEST_FILE}"))
@@ -196,33 +243,41 @@ fn not_complete(dir: &Path) -> Error {
     }
 }
 
-fn check_file(dir: &Path, entry: &FileEntry, manifest: &Path) -> Result<()> {
-    let FileEntry { name, size, sha256 } = entry;
+/// Opens a file that the `manifest` in `dir` lists.
+fn open_file(dir: &Path, entry: &FileEntry, manifest: &Path) -> Result<File> {
+    let name = &entry.name;
     if !is_plain(name) {
         return Err(Error::failure(format!("the manifest lists {name:?}, which is not a file beside it")).at(manifest));
     }
     let path = dir.join(name);
-    let damaged = |why: String| Error::failure(format!("{name} is damaged: {why}")).at(&path);
-    let metadata = match file::patiently(|| std::fs::metadata(&path)) {
-        Ok(metadata) => metadata,
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            return Err(Error::failure(format!("{name} is missing")).at(&path));
-        }
-        Err(error) => return Err(Error::io("read a file of the model", &path, error)),
-    };
-    if !metadata.is_file() {
-        return Err(damaged("it is not a regular file".into()));
+    file::patiently(|| file::open_regular(&path)).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => Error::failure(format!("{name} is missing")).at(&path),
+        _ if file::is_not_regular(&error) => damaged(name, "it is not a regular file").at(&path),
+        _ => Error::io("read a file of the model", &path, error),
+    })
+}
+
+fn check_file(path: &Path, entry: &FileEntry, file: &File) -> Result<()> {
+    let FileEntry { name, size, sha256 } = entry;
+    let read_error = |error| Error::io("read a file of the model", path, error);
+    let length = file.metadata().map_err(read_error)?.len();
+    if length != *size {
+        file::refuse_placeholder(path).map_err(read_error)?;
+        return Err(damaged(name, &format!("it has {length} bytes, but its manifest says {size}")).at(path));
     }
-    if metadata.len() != *size {
-        file::refuse_placeholder(&path).map_err(|error| Error::io("read a file of the model", &path, error))?;
-        return Err(damaged(format!("it has {} bytes, but its manifest says {size}", metadata.len())));
-    }
-    let found = file::patiently(|| disk::digest(&mut File::open(&path)?));
-    let found = found.map_err(|error| Error::io("read a file of the model", &path, error))?;
-    if found != (*size, sha256.clone()) {
-        return Err(damaged("its SHA-256 differs from the manifest's".into()));
+    let found = file::patiently(|| {
+        let mut file = file;
+        file.rewind()?;
+        disk::digest(file)
+    });
+    if found.map_err(read_error)? != (*size, sha256.clone()) {
+        return Err(damaged(name, "its SHA-256 differs from the manifest's").at(path));
     }
     Ok(())
+}
+
+fn damaged(name: &str, why: &str) -> Error {
+    Error::failure(format!("{name} is damaged: {why}"))
 }
 
 /// Whether `name` can only mean a file in the directory itself.

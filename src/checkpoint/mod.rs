@@ -23,7 +23,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-pub use average::{average, weighted_average};
+pub use average::{average, average_of, weighted_average};
 pub(crate) use disk::write_error;
 pub use disk::{refuse_existing, whole_directory};
 pub use format::{Elements, NamedTensor, Slot, TensorFile, load_into, scale_name};
@@ -32,10 +32,11 @@ pub use locate::{
     regular,
 };
 pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, damaged_among, verify};
+pub(crate) use save::staged_pointer;
 pub use save::{prune, remove_after, save, save_model, set_pointer};
 
 use crate::error::{Error, Result};
-use crate::file;
+use crate::file::{self, Links};
 
 /// The weights, in a checkpoint and in a model directory.
 pub const MODEL_FILE: &str = "model.safetensors";
@@ -53,6 +54,28 @@ pub const CHECKPOINTS: &str = "checkpoints";
 pub const BEST: &str = "best";
 /// The pointer to the last checkpoint.
 pub const LAST: &str = "last";
+
+/// A run directory that is written to. It was named by the user, but what lies in it may have been planted by another: files are
+/// never written through links in it, and directories only if the user allows it ([`Self::following_links`]).
+#[derive(Clone, Copy, Debug)]
+pub struct RunPath<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) links: Links,
+}
+
+impl<'a> RunPath<'a> {
+    /// As `path`; if `follows`, directories in it may be links, such as `checkpoints/` to another disk
+    /// (`runtime.follow_links`).
+    pub fn following_links(path: &'a Path, follows: bool) -> Self {
+        Self { path, links: if follows { Links::Followed } else { Links::Refused } }
+    }
+}
+
+impl<'a, P: AsRef<Path> + ?Sized> From<&'a P> for RunPath<'a> {
+    fn from(path: &'a P) -> Self {
+        Self { path: path.as_ref(), links: Links::Refused }
+    }
+}
 
 /// More than any state takes; a larger file is not ours.
 const MAX_STATE_BYTES: u64 = 64 << 20;

@@ -10,11 +10,12 @@ use super::format::{self, NamedTensor};
 use super::locate::{directories, list, pointer};
 use super::manifest::{FileEntry, Manifest};
 use super::{
-    BEST, CONFIG_FILE, LAST, MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, STATE_FILE, checkpoints_of, parse_step_name,
-    step_name,
+    BEST, CHECKPOINTS, CONFIG_FILE, LAST, MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, RunPath, STATE_FILE,
+    checkpoints_of, directory_of, parse_step_name, step_name,
 };
 use crate::data::tokenizers;
 use crate::error::{Error, Result};
+use crate::file::{Folder, Links, Staged};
 
 /// Prefix of the name of a checkpoint that is being written or removed.
 pub(super) const TEMPORARY: &str = ".tmp-";
@@ -27,74 +28,78 @@ pub(super) const REPLACED: &str = ".old-";
 /// leaves it whole or absent, and the checkpoints before it untouched. Its manifest covers the run's tokenizers too. An
 /// existing checkpoint of that step is replaced as safely. The run directory must be there: it may have been moved away, and is
 /// not made again. What earlier crashes left behind is removed first, so that it
-/// takes no space from this one. Tensors are stored in the order given. A run may have only one save at a time.
+/// takes no space from this one. Tensors are stored in the order given. A run may have only one save at a time. Links in the run
+/// directory are not followed, unless [`RunPath`] allows it for directories.
 ///
 /// # Errors
 /// The disk is full, the directory cannot be written, or a tensor holds NaN or infinities, which loading would refuse. The
 /// temporary directory is then removed, if that can be done.
-pub fn save(run: &Path, step: u64, model: &[NamedTensor], optimizer: &[NamedTensor], state: &Value) -> Result<PathBuf> {
-    let checkpoints = checkpoints_of(run);
-    if let Err(error) = fs::create_dir(&checkpoints)
-        && !checkpoints.is_dir()
-    {
-        return Err(disk::write_error(&checkpoints, error));
-    }
-    disk::sync_directory(run)?;
-    clean_up(run, &checkpoints);
+pub fn save<'a>(
+    run: impl Into<RunPath<'a>>,
+    step: u64,
+    model: &[NamedTensor],
+    optimizer: &[NamedTensor],
+    state: &Value,
+) -> Result<PathBuf> {
+    let RunPath { path, links } = run.into();
+    let run = disk::folder(path)?;
+    let checkpoints = run.made_folder(CHECKPOINTS, links);
+    let checkpoints = checkpoints.map_err(|error| disk::write_error(&checkpoints_of(path), error))?;
+    disk::sync_directory(&run)?;
+    clean_up(&run, &checkpoints);
 
-    let scratch = Scratch::new(checkpoints.join(format!("{TEMPORARY}{}", step_name(step))));
-    let directory = scratch.path().to_path_buf();
-    fs::create_dir(&directory).map_err(|error| disk::write_error(&directory, error))?;
+    let scratch = Scratch::new(&checkpoints, format!("{TEMPORARY}{}", step_name(step)));
+    let made = checkpoints.make_folder(scratch.name());
+    let directory = made.and_then(|()| checkpoints.folder(scratch.name(), Links::Refused));
+    let directory = directory.map_err(|error| disk::write_error(&checkpoints.path().join(scratch.name()), error))?;
     let files = vec![
-        format::write(&directory.join(MODEL_FILE), MODEL_FILE, model)?,
-        format::write(&directory.join(OPTIMIZER_FILE), OPTIMIZER_FILE, optimizer)?,
+        format::write(HashingFile::create(&directory, MODEL_FILE)?, MODEL_FILE, model, &[])?,
+        format::write(HashingFile::create(&directory, OPTIMIZER_FILE)?, OPTIMIZER_FILE, optimizer, &[])?,
         write_bytes(&directory, STATE_FILE, format!("{state:#}\n").as_bytes())?,
     ];
-    let run_files = companions(run)?.into_iter().filter(|name| name != CONFIG_FILE);
-    let run_files = run_files.map(|name| disk::synced_entry(run, &name)).collect::<Result<_>>()?;
+    let run_files = companions(path)?.into_iter().filter(|name| name != CONFIG_FILE);
+    let run_files = run_files.map(|name| disk::synced_entry(path, &name)).collect::<Result<_>>()?;
     write_bytes(&directory, MANIFEST_FILE, Manifest::new(files, run_files).render()?.as_bytes())?;
     disk::sync_directory(&directory)?;
-    put_in_place(scratch, &checkpoints, step)
+    put_in_place(scratch, &checkpoints, step)?;
+    Ok(directory_of(path, step))
 }
 
-fn write_bytes(directory: &Path, name: &str, bytes: &[u8]) -> Result<FileEntry> {
-    let mut file = HashingFile::create(&directory.join(name))?;
+fn write_bytes(directory: &Folder, name: &str, bytes: &[u8]) -> Result<FileEntry> {
+    let mut file = HashingFile::create(directory, name)?;
     file.write(bytes)?;
     file.finish(name)
 }
 
-fn put_in_place(scratch: Scratch, checkpoints: &Path, step: u64) -> Result<PathBuf> {
-    let target = checkpoints.join(step_name(step));
-    let replaced = checkpoints.join(format!("{REPLACED}{}", step_name(step)));
-    let exists = fs::symlink_metadata(&target).is_ok();
+fn put_in_place(scratch: Scratch, checkpoints: &Folder, step: u64) -> Result<()> {
+    let target = step_name(step);
+    let replaced = format!("{REPLACED}{target}");
+    let exists = checkpoints.has(&target);
     if exists {
-        disk::rename(&target, &replaced)?;
+        disk::rename(checkpoints, &target, &replaced)?;
     }
     if let Err(error) = scratch.rename_to(&target) {
         if exists {
             // Should this fail too, the old one still counts under its present name.
-            let _ = fs::rename(&replaced, &target);
+            let _ = checkpoints.rename(&replaced, &target);
         }
         return Err(error);
     }
     disk::sync_directory(checkpoints)?;
     // If this fails, the new one takes precedence, and the next save tries again.
-    let _ = disk::remove(&replaced);
-    Ok(target)
+    let _ = checkpoints.remove(&replaced);
+    Ok(())
 }
 
 /// Removes what earlier crashes left. Nothing here is worth failing a save for: the next one tries again.
-fn clean_up(run: &Path, checkpoints: &Path) {
+fn clean_up(run: &Folder, checkpoints: &Folder) {
     disk::remove_temporaries(run, &[BEST, LAST, MODEL_FILE, MANIFEST_FILE]);
-    let Ok(entries) = fs::read_dir(checkpoints) else { return };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
+    for name in checkpoints.names().unwrap_or_default() {
         let Some(name) = name.to_str() else { continue };
         if name.strip_prefix(TEMPORARY).and_then(parse_step_name).is_some() {
-            let _ = disk::remove(&entry.path());
+            let _ = checkpoints.remove(name);
         } else if let Some(plain) = name.strip_prefix(REPLACED).filter(|name| parse_step_name(name).is_some()) {
-            let plain = checkpoints.join(plain);
-            let _ = if plain.exists() { disk::remove(&entry.path()) } else { fs::rename(entry.path(), plain) };
+            let _ = if checkpoints.has(plain) { checkpoints.remove(name) } else { checkpoints.rename(name, plain) };
         }
     }
 }
@@ -116,20 +121,22 @@ pub fn save_model(dir: &Path, model: &[NamedTensor], made_from: Option<&str>) ->
     for name in companions(dir)? {
         files.push(disk::synced_entry(dir, &name)?);
     }
-    let weights = Scratch::new(dir.join(disk::temporary_name(MODEL_FILE)));
-    files.push(format::write(weights.path(), MODEL_FILE, model)?);
-    let manifest = Scratch::new(dir.join(disk::temporary_name(MANIFEST_FILE)));
-    let mut file = HashingFile::create(manifest.path())?;
-    let contents = Manifest { made_from: made_from.map(str::to_owned), ..Manifest::new(files, Vec::new()) };
-    file.write(contents.render()?.as_bytes())?;
-    file.finish(MANIFEST_FILE)?;
+    let folder = disk::folder(dir)?;
+    let [at_model, at_manifest] = [MODEL_FILE, MANIFEST_FILE].map(|name| dir.join(name));
+    let (of_model, of_manifest) =
+        (|error| disk::write_error(&at_model, error), |error| disk::write_error(&at_manifest, error));
+    let weights = folder.stage(MODEL_FILE, &disk::temporary_name(MODEL_FILE)).map_err(of_model)?;
+    let file = HashingFile::of(weights.file().try_clone().map_err(of_model)?, at_model.clone());
+    files.push(format::write(file, MODEL_FILE, model, &[])?);
+    let contents = Manifest { made_from: made_from.map(str::to_owned), ..Manifest::new(files, Vec::new()) }.render()?;
+    let manifest = folder.stage(MANIFEST_FILE, &disk::temporary_name(MANIFEST_FILE)).map_err(of_manifest)?;
+    let manifest = manifest.filled(contents.as_bytes()).map_err(of_manifest)?;
 
-    let old = dir.join(MANIFEST_FILE);
-    disk::remove(&old).map_err(|error| disk::write_error(&old, error))?;
-    disk::sync_directory(dir)?;
-    weights.rename_to(&dir.join(MODEL_FILE))?;
-    manifest.rename_to(&old)?;
-    disk::sync_directory(dir)
+    folder.remove(MANIFEST_FILE).map_err(of_manifest)?;
+    disk::sync_directory(&folder)?;
+    weights.place().map_err(of_model)?;
+    manifest.place().map_err(of_manifest)?;
+    disk::sync_directory(&folder)
 }
 
 /// The other files of a model directory, sorted.
@@ -156,7 +163,17 @@ pub fn set_pointer(run: &Path, name: &str, step: u64) -> Result<()> {
     if !directories(run)?.contains_key(&step) {
         return Err(Error::failure(format!("`{name}` cannot name update {step}: there is no such checkpoint")).at(run));
     }
-    disk::replace_small(run, name, format!("{}\n", step_name(step)).as_bytes())
+    let _guard = disk::replacing();
+    let folder = disk::folder(run)?;
+    staged_pointer(&folder, name, step)?.place().map_err(|error| disk::write_error(&run.join(name), error))?;
+    disk::sync_directory(&folder)
+}
+
+/// A pointer that is on disk, but not in its place yet. There must be such a checkpoint.
+pub(crate) fn staged_pointer(run: &Folder, name: &str, step: u64) -> Result<Staged> {
+    let staged = run.stage(name, &disk::temporary_name(name));
+    let staged = staged.and_then(|staged| staged.filled(format!("{}\n", step_name(step)).as_bytes()));
+    staged.map_err(|error| disk::write_error(&run.path().join(name), error))
 }
 
 /// Removes old checkpoints of a run that has just saved `step`, except the newest `keep` (at least one), those of the steps in
@@ -165,10 +182,11 @@ pub fn set_pointer(run: &Path, name: &str, step: u64) -> Result<()> {
 ///
 /// # Errors
 /// A pointer is damaged: nothing is removed then, since it might name any of them. Or a checkpoint cannot be removed.
-pub fn prune(run: &Path, step: u64, keep: usize, protect: &[u64]) -> Result<()> {
-    let pointers = [pointer(run, BEST)?, pointer(run, LAST)?];
+pub fn prune<'a>(run: impl Into<RunPath<'a>>, step: u64, keep: usize, protect: &[u64]) -> Result<()> {
+    let run = run.into();
+    let pointers = [pointer(run.path, BEST)?, pointer(run.path, LAST)?];
     remove_later(run, step)?;
-    let checkpoints = list(run)?;
+    let checkpoints = list(run.path)?;
     let old = checkpoints.len().saturating_sub(keep.max(1));
     for (step, path) in &checkpoints[..old] {
         if protect.contains(step) || pointers.contains(&Some(*step)) {
@@ -179,32 +197,36 @@ pub fn prune(run: &Path, step: u64, keep: usize, protect: &[u64]) -> Result<()> 
     Ok(())
 }
 
-fn remove(run: &Path, step: u64, path: &Path) -> Result<()> {
+fn remove(run: RunPath, step: u64, path: &Path) -> Result<()> {
+    let remove_error = |error| Error::io("remove a checkpoint", path, error);
+    let checkpoints = disk::folder(run.path)?.folder(CHECKPOINTS, run.links).map_err(remove_error)?;
     // Renamed first, so that a crash midway leaves no partial checkpoint under its name.
-    let doomed = checkpoints_of(run).join(format!("{TEMPORARY}{}", step_name(step)));
-    disk::rename(path, &doomed)?;
-    disk::remove(&doomed).map_err(|error| Error::io("remove a checkpoint", &doomed, error))
+    let doomed = format!("{TEMPORARY}{}", step_name(step));
+    disk::rename(&checkpoints, path.file_name().unwrap_or_default(), &doomed)?;
+    checkpoints.remove(&doomed).map_err(remove_error)
 }
 
 /// Makes the checkpoint of `step` the newest, by removing those after it, the newest first; `best` is the best up to `step`.
 ///
 /// # Errors
 /// A pointer cannot be written, or a checkpoint cannot be removed.
-pub fn remove_after(run: &Path, step: u64, best: Option<u64>) -> Result<()> {
-    set_pointer(run, LAST, step)?;
+pub fn remove_after<'a>(run: impl Into<RunPath<'a>>, step: u64, best: Option<u64>) -> Result<()> {
+    let run = run.into();
+    let RunPath { path, .. } = run;
+    set_pointer(path, LAST, step)?;
     match best {
-        Some(best) if directories(run)?.contains_key(&best) => set_pointer(run, BEST, best)?,
+        Some(best) if directories(path)?.contains_key(&best) => set_pointer(path, BEST, best)?,
         _ => {
-            let pointer = run.join(BEST);
-            disk::remove(&pointer).map_err(|error| Error::io("remove a pointer", &pointer, error))?;
+            let removed = disk::folder(path)?.remove(BEST);
+            removed.map_err(|error| Error::io("remove a pointer", path.join(BEST), error))?;
         }
     }
     remove_later(run, step)
 }
 
 /// Removes the checkpoints after `step`, whole or not, the newest first.
-fn remove_later(run: &Path, step: u64) -> Result<()> {
-    for (later, path) in directories(run)?.into_iter().rev().take_while(|(later, _)| *later > step) {
+fn remove_later(run: RunPath, step: u64) -> Result<()> {
+    for (later, path) in directories(run.path)?.into_iter().rev().take_while(|(later, _)| *later > step) {
         remove(run, later, &path)?;
     }
     Ok(())

@@ -24,6 +24,11 @@ pub struct EvalArgs {
     /// Reference file; several files give several references per line
     #[arg(long = "ref", num_args = 1.., value_name = "FILE")]
     pub reference: Vec<PathBuf>,
+    /// Fetch data sets of the hub that the model's configuration names as its test set, with your token
+    ///
+    /// Without this flag a model, which may be another's, only has files read, and which ones is told.
+    #[arg(long, conflicts_with_all = ["src", "hyp"])]
+    pub trust_model_data: bool,
     /// Score these translations, without a model; several files are several systems, - is stdin
     #[arg(long, num_args = 1.., value_name = "FILE", requires = "reference", conflicts_with_all = [
         "model", "checkpoint", "weights", "beam", "beam_groups", "diversity", "length_penalty", "length_penalty_kind", "patience",

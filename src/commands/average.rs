@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::shared::model::{check_weights, config_of, named, slots, vocabulary, write_model};
 use super::shared::output::print_json;
+use super::shared::reserved::refuse_taken;
 use super::shared::run::record::refuse_other_model;
 use super::shared::run::restore;
 use crate::checkpoint::{self, Located};
@@ -47,7 +48,7 @@ pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
 /// Averages checkpoints of a run.
 fn of_run(run: &Path, args: &AverageArgs, common: &Common) -> Result<()> {
     let config = config_of(run)?;
-    checkpoint::refuse_existing(&args.out)?;
+    refuse_taken(&args.out)?;
     let tokenizers = Tokenizers::load(run)?;
     let parameters = layout::layout(&config.model, vocabulary(&tokenizers));
     let slots = slots(parameters.entries());
@@ -84,7 +85,7 @@ fn of_run(run: &Path, args: &AverageArgs, common: &Common) -> Result<()> {
 
 /// Averages models of one shape and vocabulary.
 fn of_models(models: &[PathBuf], args: &AverageArgs, common: &Common) -> Result<()> {
-    checkpoint::refuse_existing(&args.out)?;
+    refuse_taken(&args.out)?;
     check_weights(&args.weights, models.len())?;
     let weights = if args.weights.is_empty() { vec![1.0; models.len()] } else { args.weights.clone() };
     let found = models.iter().map(|model| Model::find(model)).collect::<Result<Vec<_>>>()?;
@@ -111,8 +112,8 @@ fn of_models(models: &[PathBuf], args: &AverageArgs, common: &Common) -> Result<
         }
     }
     let mut flat = vec![0f32; parameters.total()];
-    let directories: Vec<PathBuf> = found.iter().map(|model| model.located.directory.clone()).collect();
-    let likeness = checkpoint::weighted_average(&directories, &weights, &slots, &mut flat)?;
+    let located: Vec<&Located> = found.iter().map(|model| &model.located).collect();
+    let likeness = checkpoint::average_of(&located, &weights, &slots, &mut flat)?;
     warn_if_apart(likeness);
     let total: f64 = weights.iter().sum();
     let part = |((model, path), weight): ((&Model, &PathBuf), &f64)| {

@@ -2,7 +2,7 @@
 
 use super::shared::model;
 use super::shared::output::print_json;
-use crate::checkpoint;
+use super::shared::reserved::refuse_taken;
 use crate::cli::{Common, ExportArgs};
 use crate::console::{info, note};
 use crate::error::{Error, Result};
@@ -16,7 +16,7 @@ pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {
     if format != Format::Ct2 && quantization != ct2::Quantization::Float32 {
         return Err(Error::usage(format!("--quantization {quantization} is for --format ct2")).help("leave it out"));
     }
-    checkpoint::refuse_existing(&args.out)?;
+    refuse_taken(&args.out)?;
     let loaded = model::load_from(Some(&args.model), args.checkpoint.as_deref(), common)?;
     let (layout, mut file) = loaded.stored()?;
     let mut values = vec![0f32; layout.total()];

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::shared::hub_model;
 use super::shared::model::{named, write_model};
 use super::shared::output::print_json;
-use crate::checkpoint;
+use super::shared::reserved::refuse_taken;
 use crate::cli::{Common, ImportArgs};
 use crate::console::{info, note};
 use crate::error::Result;
@@ -14,7 +14,7 @@ use crate::interop::import::{self, Imported};
 /// Reads another program's model and writes it as one of ours.
 pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
     // Before a download.
-    checkpoint::refuse_existing(&args.out)?;
+    refuse_taken(&args.out)?;
     let folder = match hub_model::repository(&args.source) {
         Some(repo) => hub_model::fetch(&repo, common)?.folder,
         None => args.source.clone(),

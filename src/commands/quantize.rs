@@ -2,7 +2,8 @@
 
 use super::shared::model::{self, write_model};
 use super::shared::output::print_json;
-use crate::checkpoint::{Elements, NamedTensor, refuse_existing, scale_name};
+use super::shared::reserved::refuse_taken;
+use crate::checkpoint::{Elements, NamedTensor, scale_name};
 use crate::cli::{Common, QuantizeArgs};
 use crate::console::info;
 use crate::error::{Error, Result};
@@ -11,7 +12,7 @@ use crate::ops::params::Kind;
 
 /// Writes a model whose matrices are 8-bit integers into a directory of its own.
 pub fn run(args: &QuantizeArgs, common: &Common) -> Result<()> {
-    refuse_existing(&args.out)?;
+    refuse_taken(&args.out)?;
     let loaded = model::load_from(Some(&args.model), args.checkpoint.as_deref(), common)?;
     let (layout, mut file) = loaded.stored()?;
     if file.is_quantised() {

@@ -7,10 +7,12 @@ use serde_json::{Value, json};
 use super::eval::results::{Results, Test};
 use super::shared::model;
 use super::shared::output::{Output, Replacement};
+use super::shared::reserved;
 use super::shared::run::validator;
 use crate::cli::{Common, ReportArgs};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
+use crate::file::folder_of;
 use crate::metrics::{BleuOptions, ChrfOptions, Metric, Tokenize, resample};
 use crate::report::files;
 use crate::report::page::{self, Run};
@@ -34,7 +36,13 @@ pub fn run(args: &ReportArgs, common: &Common) -> Result<()> {
     }
     let runs = args.runs.iter().map(|directory| Run::open(directory)).collect::<Result<Vec<_>>>()?;
     let file = match (&args.output, &args.runs[..]) {
-        (Some(file), _) => file.clone(),
+        (Some(file), runs) => {
+            let is_page_of = |run: &PathBuf| reserved::whole(&run.join(page::FILE)) == reserved::whole(file);
+            if file != Path::new("-") && !runs.iter().any(is_page_of) {
+                reserved::refuse(file)?;
+            }
+            file.clone()
+        }
         (None, [run]) => run.join(page::FILE),
         (None, _) => PathBuf::from(page::FILE),
     };
@@ -47,9 +55,14 @@ pub fn run(args: &ReportArgs, common: &Common) -> Result<()> {
         Some(format) => format.encode(curves::whole(&runs, &names)?, &file)?,
         None => page::page(&runs, &compared).into_bytes(),
     };
-    let mut replacement = Replacement::open(&file)?;
-    replacement.output().bytes(&bytes)?;
-    replacement.finish()?;
+    if args.output.is_some() {
+        let mut replacement = Replacement::open(&file)?;
+        replacement.output().bytes(&bytes)?;
+        replacement.finish()?;
+    } else {
+        // The user has not named this file, so a link there is not followed.
+        page::write(folder_of(&file), &bytes)?;
+    }
     if file == Path::new("-") {
         return Ok(());
     }

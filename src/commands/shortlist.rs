@@ -7,6 +7,7 @@ use super::shared::model;
 use super::shared::output::{Replacement, print_json, refuse_inputs, refuse_unwritable};
 use super::shared::run::training_data::{self, Workplace};
 use super::shared::texts::Texts;
+use super::shared::trust;
 use crate::cli::{Common, ShortlistArgs};
 use crate::config::{CorpusConfig, CorpusLocation, DataConfig};
 use crate::console::info;
@@ -37,9 +38,16 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
                 weights: None,
             }]
         }
-        _ => loaded.config.data.train,
+        _ => {
+            let locations = loaded.config.data.train.iter().map(|corpus| &corpus.location);
+            locations.into_iter().try_for_each(|it| trust::check(it, "training text", args.trust_model_data))?;
+            loaded.config.data.train
+        }
     };
-    loaded.config.data = DataConfig { train, valid: None, test: None, monitor: Vec::new(), ..loaded.config.data };
+    // Nothing is written where a model of another says.
+    let cache_dir = loaded.config.data.cache_dir.filter(|_| args.trust_model_data);
+    loaded.config.data =
+        DataConfig { train, valid: None, test: None, monitor: Vec::new(), cache_dir, ..loaded.config.data };
     if loaded.config.data.train.is_empty() {
         let error = Error::usage("the model's configuration names no training text").at(loaded.directory());
         return Err(error.help("give --src FILE and --tgt FILE, with text like that to be translated"));

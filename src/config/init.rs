@@ -11,6 +11,7 @@ use super::schema;
 use crate::checkpoint::{CONFIG_FILE, directory_and_step};
 use crate::error::Error;
 use crate::file;
+use crate::limits::CONFIGURATION_BYTES;
 
 /// The sections that are taken over: the model's shape, which must be the same, and its search options.
 const SECTIONS: &[&str] = &["model", "decode"];
@@ -57,7 +58,7 @@ pub(super) fn is_origin(origin: &Origin) -> bool {
 }
 
 fn sections(file: PathBuf) -> Option<Table> {
-    let text = file::read_text(&file).ok()?;
+    let text = String::from_utf8(file::read_at_most(&file, CONFIGURATION_BYTES).ok()?).ok()?;
     let directory = file.parent()?.to_path_buf();
     let source = Rc::new(Source { order: ORDER, layer: (ORDER, Reverse(0)), name: file, text: Some(text), directory });
     let mut table = document::parse(&source).ok()?;

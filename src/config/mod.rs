@@ -24,6 +24,7 @@ mod tests;
 mod train;
 
 use std::cmp::Reverse;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -46,8 +47,10 @@ pub use sections::{
 };
 pub use train::{OptimizerConfig, ScheduleConfig, TrainConfig};
 
+use crate::checkpoint::{CHECKPOINTS, CONFIG_FILE};
 use crate::error::{Error, Result, check_path};
 use crate::file;
+use crate::limits::{CONFIGURATION_BYTES, EXTENDED_CONFIGURATIONS};
 
 /// Loads a configuration: each file after what it `extends`, later files over earlier ones, then each
 /// `section.key=VALUE` of `sets`.
@@ -82,8 +85,9 @@ pub fn load_for_training(files: &[PathBuf], sets: &[String]) -> Result<Config> {
 /// As [`load`], and for what is not a regular file.
 pub fn load_resolved(path: impl AsRef<Path>) -> Result<Config> {
     let path = path.as_ref();
-    let text = file::read(path).map_err(|error| Error::io("read the configuration", path, error))?;
-    let config = load(&[path.to_path_buf()], &[])?;
+    let text = file::read_at_most(path, CONFIGURATION_BYTES);
+    let text = text.map_err(|error| Error::io("read the configuration", path, error))?;
+    let config = Loader { is_written: true, ..Loader::default() }.load(&[path.to_path_buf()], &[])?;
     // All are written: an empty file would be a configuration of defaults.
     let stated: toml::Table =
         std::str::from_utf8(&text).ok().and_then(|text| toml::from_str(text).ok()).unwrap_or_default();
@@ -116,6 +120,15 @@ pub fn locate(error: Error, key: &str, files: &[PathBuf], sets: &[String]) -> Er
     }
 }
 
+/// Whether what is stated there is the user's: not in a run directory, which may be another's.
+fn is_own(origin: &Origin) -> bool {
+    let source = &origin.source;
+    let is_of_run =
+        || source.name.ends_with(CONFIG_FILE) && source.name.with_file_name(CHECKPOINTS).symlink_metadata().is_ok();
+    // Those of `--set` have no text.
+    source.text.is_none() || !(origin.is_resolved() || is_of_run())
+}
+
 /// Gathers the layers of a configuration, lowest first.
 #[derive(Default)]
 struct Loader {
@@ -133,6 +146,8 @@ struct Loader {
     directory: Option<PathBuf>,
     /// Whether the configuration must name what training needs.
     for_training: bool,
+    /// Whether it is that of a run or model directory, which `mt` wrote.
+    is_written: bool,
     report: Report,
 }
 
@@ -206,7 +221,7 @@ impl Loader {
 
     /// The file's text; a problem is reported where the user named the file.
     fn text(&mut self, shown: &Path, path: &Path, from: Option<&Origin>) -> Option<String> {
-        let error = match std::fs::read(path).map(String::from_utf8) {
+        let error = match self.bytes(path, from).map(String::from_utf8) {
             Ok(Ok(text)) => return Some(text),
             Ok(Err(error)) => {
                 let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
@@ -231,12 +246,38 @@ impl Loader {
         None
     }
 
+    /// A file is regular, unless the user has named it: then it may be a pipe. None is endless.
+    fn bytes(&self, path: &Path, from: Option<&Origin>) -> std::io::Result<Vec<u8>> {
+        if self.is_written || from.is_some() {
+            return file::read_at_most(path, CONFIGURATION_BYTES);
+        }
+        let mut bytes = Vec::new();
+        std::fs::File::open(path)?.take(CONFIGURATION_BYTES + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > CONFIGURATION_BYTES {
+            return Err(std::io::Error::other(format!("larger than {CONFIGURATION_BYTES} bytes")));
+        }
+        Ok(bytes)
+    }
+
     /// Takes `extends` out of a document and adds the file it names.
     fn extended(&mut self, table: &mut Table, shown: &Path, chain: &mut Vec<PathBuf>) {
         let Some(entry) = table.remove("extends") else {
             return;
         };
         let origin = &entry.item.origin;
+        if self.is_written || origin.is_resolved() {
+            let what = "`extends` in the configuration of a run or model directory: mt writes none there";
+            let help = "restore the file as training wrote it, from a copy; one from elsewhere is not to be trusted";
+            self.report.add(origin, Error::usage(what).help(help));
+            self.layers.push(None);
+            return;
+        }
+        if chain.len() > EXTENDED_CONFIGURATIONS {
+            let what = format!("more than {EXTENDED_CONFIGURATIONS} configurations extend one another");
+            self.report.add(origin, Error::usage(what).help("put them together in fewer files"));
+            self.layers.push(None);
+            return;
+        }
         match &entry.item.value {
             Value::Text(base) => {
                 let base = shown.parent().unwrap_or(Path::new("")).join(base);
@@ -293,7 +334,10 @@ impl Loader {
         let directory = self.directory.as_deref().unwrap_or(&self.working);
         let root = paths::absolutise(&mut merged, directory, &mut self.report);
         let merged = init::lay_below(merged);
-        let config = resolve::resolve(&merged, root, &mut self.report);
+        let mut config = resolve::resolve(&merged, root, &mut self.report);
+        if let (Some(stated), Ok(config)) = (get(&merged, "runtime.follow_links"), &mut config) {
+            config.runtime.follow_links &= self.is_written || is_own(&stated.key);
+        }
         if let (true, Ok(config)) = (self.for_training, &config) {
             resolve::require_for_training(config, &merged, &mut self.report);
         }

@@ -327,11 +327,13 @@ pub struct RuntimeConfig {
     pub threads: usize,
     /// The number type of matrix products.
     pub precision: Precision,
+    /// Whether training writes into directories of its run that are links.
+    pub follow_links: bool,
 }
 
 impl Default for RuntimeConfig {
     fn default() -> Self {
-        Self { device: "auto".to_owned(), threads: 0, precision: Precision::F32 }
+        Self { device: "auto".to_owned(), threads: 0, precision: Precision::F32, follow_links: false }
     }
 }
 

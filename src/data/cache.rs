@@ -27,7 +27,8 @@ use super::tokenizers::Tokenizers;
 use crate::config::TokenizerConfig;
 use crate::console::Notice;
 use crate::error::{Error, Result};
-use crate::file::{self, Attempt, Room};
+use crate::file::{self, Attempt, Folder, Links, Room};
+use crate::limits::NOTE_BYTES;
 
 /// To be raised when the meaning of shards or their contents changes.
 const FORMAT: u32 = 2;
@@ -87,17 +88,17 @@ pub struct TokenizersEntry {
 impl TokenizersEntry {
     /// The tokenizers, if they exist and are unchanged since they were saved.
     pub fn load(&self) -> Option<Tokenizers> {
-        let digest = fs::read_to_string(self.directory.join(DIGEST)).ok()?;
+        let digest = file::read_at_most(&self.directory.join(DIGEST), NOTE_BYTES).ok()?;
+        let digest = String::from_utf8(digest).ok()?;
         let tokenizers = Tokenizers::load(&self.directory).ok()?;
         (tokenizers.digest() == digest.trim()).then_some(tokenizers)
     }
 
     /// Saves the tokenizers. They count when their digest is written, which comes last.
     pub fn save(&self, tokenizers: &Tokenizers) -> Result<()> {
-        let write_error = |error| cannot_write(&self.directory, error);
-        fs::create_dir_all(&self.directory).map_err(write_error)?;
+        let folder = made(&self.directory)?;
         tokenizers.save(&self.directory)?;
-        write_whole(&self.directory.join(DIGEST), format!("{}\n", tokenizers.digest()).as_bytes())
+        write_whole(&folder, DIGEST, format!("{}\n", tokenizers.digest()).as_bytes())
     }
 }
 
@@ -134,10 +135,9 @@ impl Entry {
         progress: Progress<'_>,
         say: &dyn Fn(Notice),
     ) -> Result<Vec<Shard>> {
-        let write_error = |error| cannot_write(&self.directory, error);
-        fs::create_dir_all(&self.directory).map_err(write_error)?;
-        let _lock = self.lock(progress, say)?;
-        write_whole(&self.directory.join("about.json"), format!("{:#}\n", self.about).as_bytes())?;
+        let folder = made(&self.directory)?;
+        let _lock = self.lock(&folder, progress, say)?;
+        write_whole(&folder, "about.json", format!("{:#}\n", self.about).as_bytes())?;
         // Another process may have made more meanwhile.
         shards.extend(self.whole_shards(shards.len())?);
         if self.is_complete(&shards) {
@@ -149,7 +149,7 @@ impl Entry {
             say(Notice::Info(format!("{done} of {} pairs were prepared before, in {directory}", self.pairs)));
         }
         let mut sink = |shard: Shard| {
-            shards.push(self.store(shards.len(), &shard)?);
+            shards.push(self.store(&folder, shards.len(), &shard)?);
             Ok(())
         };
         encode::encode(corpus, recipe, done, &mut sink, progress)?;
@@ -163,7 +163,7 @@ impl Entry {
 
     /// The file of a shard, and that of its summary.
     fn files(&self, number: usize) -> [PathBuf; 2] {
-        ["bin", "json"].map(|ending| self.directory.join(format!("{number:05}.{ending}")))
+        names(number).map(|name| self.directory.join(name))
     }
 
     /// The shards from number `first` on, up to one that is missing or damaged.
@@ -176,16 +176,17 @@ impl Entry {
 
     fn summary(&self, number: usize) -> Option<Summary> {
         let [bytes, summary] = self.files(number);
-        let summary = serde_json::from_slice(&fs::read(summary).ok()?).ok()?;
+        let summary = serde_json::from_slice(&file::read(&summary).ok()?).ok()?;
         bytes.exists().then_some(summary)
     }
 
     /// Writes a shard, and returns it mapped from the file.
-    fn store(&self, number: usize, shard: &Shard) -> Result<Shard> {
-        let [bytes, summary] = self.files(number);
+    fn store(&self, folder: &Folder, number: usize, shard: &Shard) -> Result<Shard> {
+        let [bytes, summary] = names(number);
         self.check_room(shard.bytes().len() as u64)?;
-        write_whole(&bytes, shard.bytes())?;
-        write_whole(&summary, json!(shard.summary()).to_string().as_bytes())?;
+        write_whole(folder, &bytes, shard.bytes())?;
+        write_whole(folder, &summary, json!(shard.summary()).to_string().as_bytes())?;
+        let [bytes, _] = self.files(number);
         let written = Shard::map(&bytes, shard.summary().clone())?;
         written.ok_or_else(|| {
             Error::failure("what was read back is not what was written")
@@ -203,11 +204,10 @@ impl Entry {
     }
 
     /// Waits until no other process adds to the entry; `progress` may stop it.
-    fn lock(&self, progress: Progress<'_>, say: &dyn Fn(Notice)) -> Result<Option<File>> {
-        let path = self.directory.join(LOCK);
+    fn lock(&self, folder: &Folder, progress: Progress<'_>, say: &dyn Fn(Notice)) -> Result<Option<File>> {
         let mut waits = false;
         loop {
-            match file::try_lock(&path).map_err(|error| Error::io("write the prepared data", &path, error))? {
+            match file::try_lock(folder, LOCK).map_err(|error| cannot_write(&self.directory.join(LOCK), error))? {
                 Attempt::Locked(file) => return Ok(Some(file)),
                 // Both processes write the same bytes: harmless.
                 Attempt::NoLocks => return Ok(None),
@@ -231,8 +231,21 @@ fn cannot_write(path: &Path, error: std::io::Error) -> Error {
 }
 
 /// Writes a file that is there whole or not at all, also after a crash; without a lock, others may write the same.
-fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    file::replace_shared(path, bytes).map_err(|error| cannot_write(path, error))
+fn write_whole(folder: &Folder, name: &str, bytes: &[u8]) -> Result<()> {
+    folder.replace_shared(name, bytes).map_err(|error| cannot_write(&folder.path().join(name), error))
+}
+
+/// The names of a shard's file, and of that of its summary.
+fn names(number: usize) -> [String; 2] {
+    ["bin", "json"].map(|ending| format!("{number:05}.{ending}"))
+}
+
+/// The directory of an entry, made if it is missing. The user names the one around it, which may be a link.
+fn made(entry: &Path) -> Result<Folder> {
+    let (cache, name) = (file::folder_of(entry), entry.file_name().unwrap_or_default());
+    fs::create_dir_all(cache).map_err(|error| cannot_write(cache, error))?;
+    let folder = Folder::open(cache).and_then(|cache| cache.made_folder(name, Links::Refused));
+    folder.map_err(|error| cannot_write(entry, error))
 }
 
 #[cfg(test)]

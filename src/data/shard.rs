@@ -24,6 +24,7 @@ use sha2::{Digest, Sha256};
 use super::filter::DropReason;
 use super::lengths::Lengths;
 use crate::error::{Error, Result};
+use crate::file;
 use crate::rng::mix64;
 
 /// Pairs read after which a shard is full: some 30 MB of ids, half a minute of work at most.
@@ -270,7 +271,7 @@ impl Shard {
     pub fn map(path: &Path, summary: Summary) -> Result<Option<Self>> {
         let read_error =
             |error| Error::io("read the prepared data", path, error).help("what is removed there is prepared again");
-        let mut file = match File::open(path) {
+        let mut file = match file::open_regular(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             file => file.map_err(read_error)?,
         };

@@ -16,7 +16,7 @@ use super::listing::Listing;
 use super::{Repo, checksum, problem};
 use crate::console::info;
 use crate::error::{Error, Result};
-use crate::file::{self, Room};
+use crate::file::{self, Folder, Room};
 use crate::limits::{HUB_ANSWER, HUB_NAME, HUB_NAME_PART};
 
 /// The bytes of a file above which it is remembered that it was found whole: smaller ones are hashed in less time than the hub
@@ -89,7 +89,7 @@ impl Cache {
     pub fn remember(&self, repo: &Repo, path: &Path, etag: &str) {
         if let Some((_, stamp)) = stamp(path).filter(|(size, _)| *size >= LARGE) {
             // In a cache that cannot be written, it is hashed again.
-            let _ = replace(&self.verified(repo, etag), &stamp);
+            let _ = self.replace(&self.verified(repo, etag), &stamp);
         }
     }
 
@@ -110,9 +110,9 @@ impl Cache {
     /// locks nobody waits; what two processes corrupt for each other is detected before it is put in its place.
     pub fn lock(&self, repo: &Repo, etag: &str) -> Result<Option<File>> {
         let folder = self.root.join(".locks").join(self.folder(repo).file_name().unwrap_or_default());
-        create_folder(&folder)?;
-        let path = folder.join(format!("{etag}.lock"));
-        let locked = file::lock_or_wait(&path, || {
+        let name = format!("{etag}.lock");
+        let path = folder.join(&name);
+        let locked = file::lock_or_wait(&self.made(&folder)?, &name, || {
             info(format_args!("hub: another process is fetching the same file of {repo}: waiting for it"));
         });
         locked.map_err(|error| Error::io("lock the cache", &path, error))
@@ -122,19 +122,18 @@ impl Cache {
     pub fn place(&self, repo: &Repo, commit: &str, file: &str, etag: &str) -> Result<PathBuf> {
         let pointer = self.snapshot(repo, commit).join(file);
         let blob = self.blob(repo, etag);
-        let folder = pointer.parent().unwrap_or(&self.root);
-        create_folder(folder)?;
+        let folder = self.made(file::folder_of(&pointer))?;
         if pointer.is_file() && same_file::is_same_file(&pointer, &blob).unwrap_or(false) {
             return Ok(pointer);
         }
         let failed = |error| Error::io("put the file into the cache", &pointer, error);
         // Beside it and renamed, so that another process never finds it missing.
-        let new = folder.join(format!(".{etag}.{}", std::process::id()));
-        let _ = fs::remove_file(&new);
+        let new = format!(".{etag}.{}", std::process::id());
+        let name = pointer.file_name().unwrap_or_default();
         // A relative link, so that the cache may be moved.
         let up = "../".repeat(2 + file.matches('/').count());
-        std::os::unix::fs::symlink(format!("{up}blobs/{etag}"), &new).map_err(failed)?;
-        fs::rename(&new, &pointer).map_err(failed)?;
+        folder.remove_file(&new).and_then(|()| folder.link(format!("{up}blobs/{etag}"), &new)).map_err(failed)?;
+        folder.rename(&new, name).map_err(failed)?;
         Ok(pointer)
     }
 
@@ -142,11 +141,11 @@ impl Cache {
     pub fn keep_listing(&self, repo: &Repo, listing: &Listing) -> Result<()> {
         let folder = self.folder(repo);
         // The names first: without them a commit would seem to have only the files that are in the cache.
-        replace(&folder.join(".listings").join(&listing.commit), &listing.files.join("\n"))?;
+        self.replace(&folder.join(".listings").join(&listing.commit), &listing.files.join("\n"))?;
         if is_commit(&repo.revision) {
             return Ok(());
         }
-        replace(&folder.join("refs").join(&repo.revision), &listing.commit)
+        self.replace(&folder.join("refs").join(&repo.revision), &listing.commit)
     }
 
     /// What is known of a revision without asking.
@@ -155,7 +154,7 @@ impl Cache {
         let commit = if is_commit(&repo.revision) {
             repo.revision.clone()
         } else {
-            fs::read_to_string(folder.join("refs").join(&repo.revision)).ok()?.trim().to_owned()
+            file::read_text(&folder.join("refs").join(&repo.revision)).ok()?.trim().to_owned()
         };
         if !is_key(&commit) {
             return None;
@@ -176,6 +175,24 @@ impl Cache {
 
     fn snapshot(&self, repo: &Repo, commit: &str) -> PathBuf {
         self.folder(repo).join("snapshots").join(commit)
+    }
+
+    /// A folder of the cache, made if it is missing. The user names the cache, but nothing in it: links there are not followed.
+    pub fn made(&self, folder: &Path) -> Result<Folder> {
+        let cannot_write = |error| problem::cannot_write(folder, error);
+        fs::create_dir_all(&self.root).map_err(cannot_write)?;
+        let within = folder.strip_prefix(&self.root).unwrap_or(Path::new(""));
+        Folder::open(&self.root).and_then(|root| root.made_below(within)).map_err(cannot_write)
+    }
+
+    /// Writes a small file whole or not at all.
+    fn replace(&self, path: &Path, text: &str) -> Result<()> {
+        if let Some(room) = Room::at(path) {
+            room.check(text.len() as u64, "what the hub says").map_err(problem::no_room)?;
+        }
+        let folder = self.made(file::folder_of(path))?;
+        let written = folder.replace_shared(path.file_name().unwrap_or_default(), text.as_bytes());
+        written.map_err(|error| problem::cannot_write(path, error))
     }
 }
 
@@ -198,20 +215,6 @@ fn stamp(path: &Path) -> Option<(u64, String)> {
     let it = fs::metadata(path).ok()?;
     let times = format!("{}.{:09} {}.{:09}", it.mtime(), it.mtime_nsec(), it.ctime(), it.ctime_nsec());
     Some((it.len(), format!("{} {} {} {times}\n", it.len(), it.dev(), it.ino())))
-}
-
-/// Writes a small file whole or not at all.
-fn replace(path: &Path, text: &str) -> Result<()> {
-    if let Some(room) = Room::at(path) {
-        room.check(text.len() as u64, "what the hub says").map_err(problem::no_room)?;
-    }
-    create_folder(path.parent().unwrap_or(Path::new(".")))?;
-    file::replace_shared(path, text.as_bytes()).map_err(|error| problem::cannot_write(path, error))
-}
-
-/// Creates a folder of the cache.
-pub(super) fn create_folder(folder: &Path) -> Result<()> {
-    fs::create_dir_all(folder).map_err(|error| problem::cannot_write(folder, error))
 }
 
 #[cfg(test)]
@@ -248,7 +251,7 @@ mod tests {
         let commit = "0123456789012345678901234567890123456789";
         let listing = Listing { commit: commit.to_owned(), files: vec!["a/b.txt".to_owned()] };
         cache.keep_listing(&repo, &listing).unwrap();
-        create_folder(cache.blob(&repo, "e").parent().unwrap()).unwrap();
+        cache.made(cache.blob(&repo, "e").parent().unwrap()).unwrap();
         fs::write(cache.blob(&repo, "e"), "text").unwrap();
         assert_eq!(cache.find(&repo, commit, "a/b.txt"), None);
         let path = cache.place(&repo, commit, "a/b.txt", "e").unwrap();
@@ -305,7 +308,7 @@ mod tests {
         let [old, new] = ["0", "1"].map(|digit| Listing { commit: digit.repeat(40), files: vec!["a".to_owned()] });
         cache.keep_listing(&repo, &old).unwrap();
         // A folder in the place of a file makes writing fail.
-        create_folder(&cache.folder(&repo).join(".listings").join(&new.commit)).unwrap();
+        cache.made(&cache.folder(&repo).join(".listings").join(&new.commit)).unwrap();
         cache.keep_listing(&repo, &new).unwrap_err();
         assert_eq!(cache.listing(&repo).unwrap().commit, old.commit);
     }
@@ -319,7 +322,7 @@ mod tests {
         let left = [format!(".listings/.{}.7.new", listing.commit), "refs/.main.7.new".to_owned()];
         let left = left.map(|name| cache.folder(&repo).join(name));
         for path in &left {
-            create_folder(path.parent().unwrap()).unwrap();
+            cache.made(path.parent().unwrap()).unwrap();
             fs::write(path, "par").unwrap();
         }
         cache.keep_listing(&repo, &listing).unwrap();

@@ -1,8 +1,7 @@
 //! One file, from the hub into the cache: its size and checksum, then its bytes, from where an earlier try broke off.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -11,13 +10,13 @@ use reqwest::blocking::Response;
 use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG};
 use reqwest::{Method, StatusCode, Url};
 
-use super::cache::{Cache, create_folder, is_key};
+use super::cache::{Cache, is_key};
 use super::retry::{Failure, PAUSE, TRIES, after_tries, retrying, wait};
 use super::web::{ANSWER, Request, Web, broken, header, origin};
 use super::{Repo, checksum, problem};
 use crate::console::{Counted, info, message, progress_bar, shown};
 use crate::error::{Error, Result};
-use crate::file::Room;
+use crate::file::{Folder, Room, folder_of};
 use crate::limits::{HUB_FILE, HUB_PROGRESS, HUB_SLOW, HUB_SLOW_TIME, HUB_UNANNOUNCED};
 
 /// What the hub says of a file.
@@ -60,10 +59,11 @@ impl Web {
         let _lock = cache.lock(repo, etag)?;
         if !is_same(&blob) {
             let part = cache.blob(repo, &format!("{etag}.incomplete"));
-            create_folder(part.parent().unwrap_or(Path::new(".")))?;
+            let blobs = cache.made(folder_of(&part))?;
             let bar = bar(repo, file, *size);
             Download { web: self, url: &url, repo, file, metadata: &metadata, part: &part, bar }.run()?;
-            fs::rename(&part, &blob).map_err(|error| problem::cannot_write(&blob, error))?;
+            let moved = blobs.rename(part.file_name().unwrap_or_default(), blob.file_name().unwrap_or_default());
+            moved.map_err(|error| problem::cannot_write(&blob, error))?;
             cache.remember(repo, &blob, etag);
         }
         cache.place(repo, commit, file, etag)
@@ -279,15 +279,13 @@ impl Download<'_> {
     }
 }
 
-/// Opens a part to append to it, or empties it. A link in its place, which may have been put there, leads nowhere.
+/// Opens a part to append to it, or begins it again. A link in its place, which may have been put there, leads nowhere.
 fn open(part: &Path, append: bool) -> std::io::Result<File> {
+    let (blobs, name) = Folder::of(part)?;
     if !append || fs::symlink_metadata(part).is_ok_and(|metadata| !metadata.is_file()) {
-        match fs::remove_file(part) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        blobs.remove_file(name)?;
     }
-    OpenOptions::new().create(true).append(true).custom_flags(libc::O_NOFOLLOW).open(part)
+    blobs.append_or_make(name)
 }
 
 /// A bar on a terminal; elsewhere a line when a file begins.

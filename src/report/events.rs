@@ -4,8 +4,9 @@
 //! (TensorFlow's TFRecord; checksums are CRC-32C, "masked"). Only the fields used here are declared; their numbers are those
 //! of `event.proto`, `summary.proto` and `tensor.proto`.
 
+use std::ffi::OsString;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,9 +15,10 @@ use serde_json::Value;
 
 use super::picture;
 use super::records::{record, records};
+use crate::checkpoint::RunPath;
 use crate::error::{Error, Result};
 use crate::explanation::Explanation;
-use crate::file;
+use crate::file::{Folder, Links};
 use crate::train::log::{Samples, Watcher};
 
 /// The directory in a run directory.
@@ -155,39 +157,59 @@ impl Tagged {
 
 /// The event file of a run. It is rewritten whenever the run is resumed, so that it agrees with the log.
 pub struct Events {
-    directory: PathBuf,
-    file: Option<(BufWriter<File>, PathBuf)>,
+    run: PathBuf,
+    links: Links,
+    file: Option<Open>,
     /// When the run would have begun, had it not been interrupted: seconds since 1970.
     began: f64,
 }
 
+/// The file, while it is written to.
+struct Open {
+    writer: BufWriter<File>,
+    folder: Folder,
+    name: OsString,
+}
+
+impl Open {
+    fn path(&self) -> PathBuf {
+        self.folder.path().join(&self.name)
+    }
+}
+
+fn failed(path: &Path, error: std::io::Error) -> Error {
+    Error::io("write TensorBoard's events", path, error)
+}
+
 impl Events {
     /// The event file of a run directory.
-    pub fn new(run: &Path) -> Self {
-        Self { directory: run.join(DIRECTORY), file: None, began: 0.0 }
+    pub fn new<'a>(run: impl Into<RunPath<'a>>) -> Self {
+        let RunPath { path, links } = run.into();
+        Self { run: path.to_path_buf(), links, file: None, began: 0.0 }
     }
 
     /// Begins a new file beside those of earlier starts. Returns those, and their events with images, which are not in the log.
-    fn create(&mut self) -> Result<(Vec<PathBuf>, Vec<Event>)> {
+    fn create(&mut self) -> Result<(Vec<OsString>, Vec<Event>)> {
         self.file = None;
         let (mut earlier, mut images) = (Vec::new(), Vec::<Event>::new());
-        let failed = |error: std::io::Error| Error::io("write TensorBoard's events", &self.directory, error);
-        std::fs::create_dir_all(&self.directory).map_err(failed)?;
-        for entry in std::fs::read_dir(&self.directory).map_err(failed)?.flatten() {
-            if entry.file_name().to_str().is_some_and(|name| name.starts_with(NAME.0) && name.ends_with(NAME.1)) {
-                let bytes = file::read(&entry.path()).map_err(failed)?;
+        let directory = self.run.join(DIRECTORY);
+        let failed = |error| failed(&directory, error);
+        let folder = Folder::open(&self.run).and_then(|run| run.made_folder(DIRECTORY, self.links)).map_err(failed)?;
+        for name in folder.names().map_err(failed)? {
+            if name.to_str().is_some_and(|name| name.starts_with(NAME.0) && name.ends_with(NAME.1)) {
+                let mut bytes = Vec::new();
+                folder.read(&name).and_then(|mut file| file.read_to_end(&mut bytes)).map_err(failed)?;
                 for event in records(&bytes).filter_map(|data| Event::decode(data).ok()).filter(Event::has_images) {
                     // A killed start may have left two files with the same events.
                     if !images.contains(&event) {
                         images.push(event);
                     }
                 }
-                earlier.push(entry.path());
+                earlier.push(name);
             }
         }
-        let path = self.directory.join(NEW);
-        let file = File::create(&path).map_err(|error| Error::io("write TensorBoard's events", &path, error))?;
-        self.file = Some((BufWriter::new(file), path));
+        let file = folder.create(NEW).map_err(failed)?;
+        self.file = Some(Open { writer: BufWriter::new(file), folder, name: NEW.into() });
         Ok((earlier, images))
     }
 
@@ -204,43 +226,44 @@ impl Events {
     }
 
     /// Gives the new file, now complete, its name and then removes those of earlier starts; in between, readers see both.
-    fn replace(&mut self, earlier: &[PathBuf]) -> Result<()> {
+    fn replace(&mut self, earlier: &[OsString]) -> Result<()> {
         self.flush()?;
-        let Some((file, path)) = &mut self.file else { return Ok(()) };
-        let named = self.directory.join(format!("{}{}{}", NAME.0, now() as u64, NAME.1));
-        let moved = file.get_ref().sync_all().and_then(|()| std::fs::rename(&*path, &named));
-        moved.map_err(|error| Error::io("write TensorBoard's events", &named, error))?;
+        let Some(Open { writer, folder, name }) = &mut self.file else { return Ok(()) };
+        let named = OsString::from(format!("{}{}{}", NAME.0, now() as u64, NAME.1));
+        let moved = writer.get_ref().sync_all().and_then(|()| folder.rename(&*name, &named));
+        moved.map_err(|error| failed(&folder.path().join(&named), error))?;
         // An earlier start within the same second had the same name, and is already replaced.
         for old in earlier.iter().filter(|old| **old != named) {
-            std::fs::remove_file(old).map_err(|error| Error::io("write TensorBoard's events", old, error))?;
+            folder.remove_file(old).map_err(|error| failed(&folder.path().join(old), error))?;
         }
-        *path = named;
+        *name = named;
         Ok(())
     }
 
     /// Fails if the file was removed: what is written into it would be lost.
     fn refuse_removed(&self) -> Result<()> {
         // If the system cannot say what is there, nothing is known.
-        let is_removed = |(file, path): &&(BufWriter<File>, PathBuf)| {
-            !file::lies_at(file.get_ref(), path) && path.try_exists().is_ok()
+        let is_removed = |open: &&Open| {
+            let is_there = open.folder.is_in_place() && open.folder.holds(open.writer.get_ref(), &open.name);
+            !is_there && open.path().try_exists().is_ok()
         };
         match self.file.as_ref().filter(is_removed) {
-            Some((_, path)) => {
-                Err(Error::failure("TensorBoard's events were removed while training was under way").at(path))
+            Some(open) => {
+                Err(Error::failure("TensorBoard's events were removed while training was under way").at(open.path()))
             }
             None => Ok(()),
         }
     }
 
     fn write(&mut self, event: &Event) -> Result<()> {
-        let Some((file, path)) = &mut self.file else { return Ok(()) };
-        let written = record(file, &event.encode_to_vec());
-        written.map_err(|error| Error::io("write TensorBoard's events", path, error))
+        let Some(open) = &mut self.file else { return Ok(()) };
+        let written = record(&mut open.writer, &event.encode_to_vec());
+        written.map_err(|error| failed(&open.path(), error))
     }
 
     fn flush(&mut self) -> Result<()> {
-        let Some((file, path)) = &mut self.file else { return Ok(()) };
-        file.flush().map_err(|error| Error::io("write TensorBoard's events", path, error))
+        let Some(open) = &mut self.file else { return Ok(()) };
+        open.writer.flush().map_err(|error| failed(&open.path(), error))
     }
 
     fn add(&mut self, entry: &Value) -> Result<()> {
@@ -261,7 +284,11 @@ impl Watcher for Events {
         let (earlier, images) = self.create()?;
         let written = self.fill(entries, &images).and_then(|()| self.replace(&earlier));
         // An incomplete file would only take space.
-        written.inspect_err(|_| drop(std::fs::remove_file(self.directory.join(NEW))))
+        written.inspect_err(|_| {
+            if let Some(open) = &self.file {
+                let _ = open.folder.remove_file(NEW);
+            }
+        })
     }
 
     fn samples(&mut self, Samples { update, is_final, explained }: Samples) -> Result<()> {

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::checkpoint::RunPath;
 use crate::console::message;
 use crate::error::{Error, Result};
-use crate::file;
+use crate::file::{self, Folder};
 
 /// [`crate::data::statistics::Statistics`] of the training text.
 pub const CORPUS: &str = "corpus.json";
@@ -28,13 +29,17 @@ pub const ALL: [&str; 5] = [CORPUS, ATTENTION, REFERENCE, BEST, FINAL];
 ///
 /// # Errors
 /// It cannot be written.
-pub fn replace(run: &Path, name: &str, text: &str) -> Result<()> {
-    let file = run.join(name);
-    // The run directory may have been moved away: it is not made again.
-    let folder = file.parent().filter(|folder| *folder != run && run.is_dir());
-    let made = folder.map_or(Ok(()), std::fs::create_dir_all);
-    let written = made.and_then(|()| file::replace_shared(&file, text.as_bytes()));
-    written.map_err(|error| Error::io("write for the report", &file, error))
+pub fn replace<'a>(run: impl Into<RunPath<'a>>, name: &str, text: &str) -> Result<()> {
+    let RunPath { path, links } = run.into();
+    let replace = || {
+        // The run directory may have been moved away: it is not made again.
+        let folder = Folder::open(path)?;
+        match name.split_once('/') {
+            Some((within, name)) => folder.made_folder(within, links)?.replace_shared(name, text.as_bytes()),
+            None => folder.replace_shared(name, text.as_bytes()),
+        }
+    };
+    replace().map_err(|error| Error::io("write for the report", path.join(name), error))
 }
 
 /// Lines joined into the text of such a file.

@@ -16,7 +16,7 @@ use super::{attention, files};
 use crate::checkpoint::CONFIG_FILE;
 use crate::error::{Error, Result};
 use crate::explanation::temperatures;
-use crate::file;
+use crate::file::{self, Folder};
 use crate::train::log::{self, LOG_FILE, Samples, Watcher};
 
 /// The page of a run, in its directory.
@@ -177,14 +177,13 @@ pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('@', "&#64;")
 }
 
-/// Writes a page atomically.
+/// Writes a page into the directory of its run, or another, atomically.
 ///
 /// # Errors
 /// It cannot be written.
-pub fn write(file: &Path, runs: &[Run], compared: &Value) -> Result<()> {
-    file.file_name().ok_or_else(|| Error::usage("this is not a file name").at(file))?;
-    let written = file::replace_shared(file, page(runs, compared).as_bytes());
-    written.map_err(|error| Error::io("write the report", file, error))
+pub fn write(directory: &Path, page: &[u8]) -> Result<()> {
+    let written = Folder::open(directory).and_then(|folder| folder.replace_shared(FILE, page));
+    written.map_err(|error| Error::io("write the report", directory.join(FILE), error))
 }
 
 /// Rewrites a run's page at every validation.
@@ -200,7 +199,7 @@ impl Page {
     }
 
     fn write(&self) -> Result<()> {
-        write(&self.run.join(FILE), &[Run::new(&self.run, &self.log)?], &Value::Null)
+        write(&self.run, page(&[Run::new(&self.run, &self.log)?], &Value::Null).as_bytes())
     }
 }
 

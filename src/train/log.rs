@@ -1,20 +1,23 @@
 //! What a run reports: `log.jsonl`, one JSON object a line, and a progress bar (or plain lines) on stderr.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use indicatif::{FormattedDuration, ProgressBar};
+use rustix::fs::OFlags;
 use serde_json::Value;
 
 use crate::console::{Counted, info, message, progress_bar};
 use crate::error::{Error, Result};
 use crate::explanation::Explanation;
-use crate::file;
+use crate::file::{self, Folder, Staged};
 
 /// The log in a run directory.
 pub const LOG_FILE: &str = "log.jsonl";
+/// What it is called while it is written.
+pub const NEW_LOG: &str = ".log.jsonl.new";
 
 /// Shows the entries of a log in another form. If it fails, there is only a warning: the log has everything, and it begins anew
 /// at the next validation.
@@ -51,7 +54,7 @@ pub struct Log {
     is_failing: bool,
     path: PathBuf,
     /// The run directory; another may come to lie at its path.
-    directory: File,
+    directory: Folder,
     bar: Option<ProgressBar>,
     /// The last update, if it is known.
     total: Option<u64>,
@@ -103,10 +106,20 @@ impl Log {
         total: Option<u64>,
         watchers: Vec<Box<dyn Watcher>>,
     ) -> Result<Self> {
+        Self::begin(Continuation::prepare(run, resumed_at)?, run, resumed_at, total, watchers)
+    }
+
+    /// As [`Self::open`], with what was prepared for it.
+    pub fn begin(
+        continuation: Continuation,
+        run: &Path,
+        resumed_at: Option<Progress>,
+        total: Option<u64>,
+        watchers: Vec<Box<dyn Watcher>>,
+    ) -> Result<Self> {
         let path = run.join(LOG_FILE);
         let mut watchers: Vec<_> = watchers.into_iter().map(|watcher| Watched { watcher, has_failed: false }).collect();
-        let file = cut(&path, resumed_at, &mut watchers)?;
-        let directory = File::open(run).map_err(|e| Error::io("open the run directory", run, e))?;
+        let (file, directory) = continuation.place(&path, &mut watchers)?;
         // Where no bar can be drawn, there are plain lines.
         let first = resumed_at.map_or(0, |progress| progress.step);
         let bar = Some(bar(total, first)).filter(|bar| !bar.is_hidden());
@@ -126,7 +139,8 @@ impl Log {
     /// Drops what came after `progress`: it will be done again.
     pub fn rewind(&mut self, progress: Progress) -> Result<()> {
         self.complete()?;
-        self.file = cut(&self.path, Some(progress), &mut self.watchers)?;
+        let continuation = Continuation::prepare(file::folder_of(&self.path), Some(progress))?;
+        (self.file, self.directory) = continuation.place(&self.path, &mut self.watchers)?;
         Ok(())
     }
 
@@ -188,17 +202,17 @@ impl Log {
     /// again.
     fn follow(&mut self) -> Result<()> {
         // Where the run has gone, or another has come in its place, the next save tells of it; until then its log is the open file.
-        if file::lies_at(&self.file, &self.path) || !file::lies_at(&self.directory, file::folder_of(&self.path)) {
+        if self.directory.holds(&self.file, LOG_FILE) || !self.directory.is_in_place() {
             return Ok(());
         }
-        match std::fs::metadata(&self.path) {
+        match std::fs::symlink_metadata(&self.path) {
             // It might have no end, or nobody who reads it.
             Ok(metadata) if !metadata.is_file() => {
                 let error = std::io::Error::other("not a regular file");
                 return Err(Error::io("write the log", &self.path, error));
             }
             Ok(_) => {
-                self.file = open(&self.path)?;
+                self.file = self.directory.append(LOG_FILE).map_err(|e| Error::io("write the log", &self.path, e))?;
                 let ends = ends_a_line(&mut self.file).map_err(|e| Error::io("read the log", &self.path, e))?;
                 if !ends {
                     // Otherwise the next entry would be lost with what is there.
@@ -210,8 +224,7 @@ impl Log {
                 let mut lines = Vec::new();
                 let read = self.file.rewind().and_then(|()| self.file.read_to_end(&mut lines));
                 read.map_err(|e| Error::io("read the log", &self.path, e))?;
-                replace(&self.path, &lines)?;
-                self.file = open(&self.path)?;
+                self.file = replace(&self.directory, &lines)?;
                 self.damage(&format!("warning: {} was gone, and has been written again", self.path.display()));
             }
             // It may be there again when the next entry comes.
@@ -301,18 +314,45 @@ fn tell(watchers: &mut [Watched], tell: impl Fn(&mut dyn Watcher) -> Result<()>)
     }
 }
 
-/// Opens a log to go on after `progress`; what follows that is dropped, and everything without it.
-fn cut(path: &Path, progress: Option<Progress>, watchers: &mut [Watched]) -> Result<File> {
-    let kept = entries_until(path, progress)?;
-    let lines: String = kept.iter().map(|line| format!("{line}\n")).collect();
-    replace(path, lines.as_bytes())?;
-    tell(watchers, |watcher| watcher.begin(&kept));
-    open(path)
+/// A log to go on with, made while the one in the run directory stays as it is.
+pub struct Continuation {
+    directory: Folder,
+    kept: Vec<Value>,
+    staged: Staged,
 }
 
-fn replace(path: &Path, lines: &[u8]) -> Result<()> {
-    let replaced = file::replace(path, &path.with_file_name(".log.jsonl.new"), lines);
-    replaced.map_err(|e| Error::io("write the log", path, e))
+impl Continuation {
+    /// Reads the log up to `progress`, and writes what is kept of it beside it; without it, nothing.
+    ///
+    /// # Errors
+    /// The log cannot be read, or nothing can be written there.
+    pub fn prepare(run: &Path, progress: Option<Progress>) -> Result<Self> {
+        let path = run.join(LOG_FILE);
+        let kept = entries_until(&path, progress)?;
+        let lines: String = kept.iter().map(|entry| format!("{entry}\n")).collect();
+        let directory = Folder::open(run).map_err(|e| Error::io("open the run directory", run, e))?;
+        let staged = directory.stage(LOG_FILE, NEW_LOG).and_then(|staged| staged.filled(lines.as_bytes()));
+        Ok(Self { staged: staged.map_err(|e| Error::io("write the log", &path, e))?, kept, directory })
+    }
+
+    /// Puts it in the place of the log.
+    fn place(self, path: &Path, watchers: &mut [Watched]) -> Result<(File, Folder)> {
+        let file = self.staged.place().and_then(appending).map_err(|e| Error::io("write the log", path, e))?;
+        tell(watchers, |watcher| watcher.begin(&self.kept));
+        Ok((file, self.directory))
+    }
+}
+
+/// Replaces the log. Returns the new one.
+fn replace(directory: &Folder, lines: &[u8]) -> Result<File> {
+    let replaced = directory.replace(LOG_FILE, NEW_LOG, lines).and_then(appending);
+    replaced.map_err(|e| Error::io("write the log", directory.path().join(LOG_FILE), e))
+}
+
+/// Has what is written to a file come at its end, wherever it was read.
+fn appending(file: File) -> std::io::Result<File> {
+    rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
+    Ok(file)
 }
 
 /// Whether a file is empty or ends with a newline.
@@ -324,11 +364,6 @@ fn ends_a_line(file: &mut File) -> std::io::Result<bool> {
     file.seek(SeekFrom::End(-1))?;
     file.read_exact(&mut last)?;
     Ok(last == *b"\n")
-}
-
-/// Opens a log to append to. It can be read, too.
-fn open(path: &Path) -> Result<File> {
-    OpenOptions::new().read(true).append(true).open(path).map_err(|e| Error::io("write the log", path, e))
 }
 
 /// The entries of a log up to `progress`.

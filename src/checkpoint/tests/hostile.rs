@@ -94,7 +94,7 @@ fn all_differences_from_the_model_are_named_at_once() {
         NamedTensor { name: "c", shape: &[1], data: Elements::F32(&[1.0]) },
         NamedTensor { name: "n", shape: &[3], data: Elements::F32(&[1.5, 2.5, 3.5]) },
     ];
-    super::super::format::write(&path, MODEL_FILE, &tensors).unwrap();
+    super::super::format::write_with_metadata(path.parent().unwrap(), MODEL_FILE, &tensors, &[]).unwrap();
     let mut bytes = fs::read(&path).unwrap();
     let end = bytes.len();
     bytes[end - 4..].copy_from_slice(&nan.to_le_bytes());

@@ -267,8 +267,13 @@ fn a_model_that_was_found_may_be_removed_by_training() {
     located.load_into(&layout(), &mut flat).unwrap();
     assert_eq!(bits(&flat), bits(&values(1)));
     prune(run.path(), 2, 1, &[]).unwrap();
+    // It is open: what was found stays readable, again and again.
+    for _ in 0..2 {
+        flat.fill(0.0);
+        located.load_into(&layout(), &mut flat).unwrap();
+        assert_eq!(bits(&flat), bits(&values(1)));
+    }
     let gone = ["the checkpoint is gone", "step-00000001", "try again"];
-    assert_says(&located.load_into(&layout(), &mut flat).unwrap_err(), &gone);
     assert_says(&verify(&located.directory).unwrap_err(), &gone);
 }
 
@@ -299,9 +304,77 @@ fn looked(unlucky: u64) -> (Result<bool>, u64) {
 fn a_run_is_looked_into_again_if_training_has_changed_it_meanwhile() {
     assert!(matches!(looked(0), (Ok(true), 1)));
     assert!(matches!(looked(2), (Ok(true), 3)));
-    let (found, looks) = looked(9);
-    assert_eq!(looks, 3);
-    assert_says(&found.unwrap_err(), &["the checkpoint is gone", "step-00000003", "`train.keep`", "try again"]);
+    assert!(matches!(looked(9), (Ok(true), 10)));
+    let (found, looks) = looked(99);
+    assert_eq!(looks, 20);
+    assert_says(&found.unwrap_err(), &["the checkpoint is gone", "step-00000020", "`train.keep`", "try again"]);
+}
+
+/// Whichever checkpoint a reader asks for, while another thread saves and prunes as fast as it can.
+#[test]
+fn checkpoints_are_read_beside_training_that_removes_them() {
+    let run = tempfile::tempdir().unwrap();
+    let save = |step| {
+        save_step(run.path(), step);
+        set_pointer(run.path(), LAST, step).unwrap();
+        set_pointer(run.path(), BEST, step).unwrap();
+        prune(run.path(), step, 1, &[]).unwrap();
+    };
+    save(1);
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| (2..).take_while(|_| !is_done.load(std::sync::atomic::Ordering::Relaxed)).for_each(save));
+        let read = |which: Option<Which>| -> Result<()> {
+            let mut flat = vec![0.0; ELEMENTS];
+            let located = locate(run.path(), which)?;
+            located.load_into(&layout(), &mut flat)?;
+            let average = || {
+                let newest = list(run.path())?.into_iter().map(|(_, directory)| directory).collect::<Vec<_>>();
+                average(&newest, &layout(), &mut flat)
+            };
+            look_again(run.path(), |()| true, average)
+        };
+        let all = (0..100).try_for_each(|i| read([None, Some(Which::Best), Some(Which::Last)][i % 3]));
+        is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+        all.unwrap();
+    });
+}
+
+/// Training may keep a link in the place of the directory only where the user allows it, and never one to a file.
+#[test]
+fn nothing_is_saved_or_removed_through_links() {
+    let (run, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let link = |to: &Path, name: &str| std::os::unix::fs::symlink(to, run.path().join(name)).unwrap();
+    let victim = elsewhere.path().join("victim");
+    fs::write(&victim, "precious").unwrap();
+    let disk = elsewhere.path().join("disk");
+    fs::create_dir(&disk).unwrap();
+    link(&disk, "checkpoints");
+    let says = ["checkpoints is a link, which is not followed here"];
+    let state = json!({});
+    assert_says(&save(run.path(), 1, &[], &[], &state).unwrap_err(), &says);
+    let allowed = RunPath::following_links(run.path(), true);
+    for step in [1, 2, 3] {
+        save(allowed, step, &[], &[], &state).unwrap();
+    }
+    for name in [".last.tmp", ".best.tmp", "last", "best"] {
+        link(&victim, name);
+    }
+    set_pointer(run.path(), BEST, 3).unwrap();
+    fs::remove_file(run.path().join(LAST)).unwrap();
+    link(&victim, "checkpoints/.tmp-step-00000004");
+    link(elsewhere.path(), "checkpoints/.old-step-00000001");
+    link(elsewhere.path(), "checkpoints/step-00000009");
+    assert_says(&prune(run.path(), 3, 1, &[]).unwrap_err(), &says);
+    prune(allowed, 3, 1, &[]).unwrap();
+    assert_says(&remove_after(run.path(), 2, None).unwrap_err(), &["there is no such checkpoint"]);
+    save(allowed, 4, &[], &[], &state).unwrap();
+    assert_says(&remove_after(run.path(), 3, None).unwrap_err(), &says);
+    remove_after(allowed, 3, None).unwrap();
+    // What seemed to be left by a crash has its name back, but is still a link.
+    assert_eq!(names(&disk), ["step-00000001", "step-00000003"]);
+    assert_eq!(names(elsewhere.path()), ["disk", "victim"]);
+    assert_eq!(fs::read_to_string(victim).unwrap(), "precious");
 }
 
 #[test]

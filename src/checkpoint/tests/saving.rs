@@ -152,7 +152,11 @@ fn tensors_that_no_file_can_hold_are_refused() {
 #[test]
 fn a_full_disk_says_where_and_what_to_do() {
     let values = values(1);
-    let error = super::super::format::write(Path::new("/dev/full"), MODEL_FILE, &tensors(&values)).unwrap_err();
+    let error = {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let file = disk::HashingFile::of(full, "/dev/full".into());
+        super::super::format::write(file, MODEL_FILE, &tensors(&values), &[]).unwrap_err()
+    };
     assert_says(&error, &["os error 28", "/dev/full", "free some space"]);
 }
 
@@ -161,7 +165,7 @@ fn a_place_that_cannot_be_written_is_named() {
     let run = tempfile::tempdir().unwrap();
     let file = run.path().join("file");
     fs::write(&file, "").unwrap();
-    assert_says(&save(&file, 1, &[], &[], &json!({})).unwrap_err(), &["cannot write", "file/checkpoints"]);
+    assert_says(&save(&file, 1, &[], &[], &json!({})).unwrap_err(), &["cannot write", "/file"]);
     assert_says(&save_model(&file, &[], None).unwrap_err(), &["cannot write", "file"]);
 }
 
@@ -248,10 +252,11 @@ fn a_process_of_the_same_number_elsewhere_is_left_alone() {
 fn a_directory_that_is_being_made_is_not_taken_for_a_leftover() {
     let folder = tempfile::tempdir().unwrap();
     let is_done = std::sync::atomic::AtomicBool::new(false);
+    let parent = crate::file::Folder::open(folder.path()).unwrap();
     let made = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
-                disk::remove_left_by_kills(folder.path(), "out");
+                disk::remove_left_by_kills(&parent, "out");
             }
         });
         let out = folder.path().join("out");

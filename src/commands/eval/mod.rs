@@ -12,7 +12,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::shared::output::Output;
-use super::shared::texts;
+use super::shared::{texts, trust};
 use crate::cli::{Common, EvalArgs, ScoreFormat};
 use crate::config::CorpusLocation;
 use crate::console::{note, warning};
@@ -66,7 +66,12 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     let seed = common.seed.unwrap_or(resample::SEED);
     let results = Results::new(&metrics, &systems, &references, test, seed)?;
     let report = if args.report {
-        let text = CountedText { named: train_text, training: &training, target: target.as_deref() };
+        let text = CountedText {
+            named: train_text,
+            training: &training,
+            target: target.as_deref(),
+            trusts: args.trust_model_data,
+        };
         let (frequencies, counted) = text.frequencies(&references[0], &bleu, common);
         Some(Report::new(&metrics, sources.as_deref(), &references, &systems, bleu, (&frequencies, counted))?)
     } else {
@@ -157,6 +162,8 @@ struct CountedText<'a> {
     training: &'a [CorpusLocation],
     /// The model's tokenizer, if there is a model: its text may be split already, but words are counted whole.
     target: Option<&'a Tokenizer>,
+    /// Whether the user trusts the model.
+    trusts: bool,
 }
 
 impl CountedText<'_> {
@@ -181,6 +188,9 @@ impl CountedText<'_> {
         let here = Common { offline: true, ..common.clone() };
         let mut counts = Frequencies::new();
         for location in self.training {
+            if location.sides().iter().any(|side| side.exists()) || matches!(location, CorpusLocation::Hub(_)) {
+                trust::check(location, "training text", self.trusts)?;
+            }
             match location {
                 CorpusLocation::Files { target, .. } if target.exists() => {
                     read_lines(target)?.iter().for_each(|line| self.count(line, bleu, &mut counts));
@@ -241,7 +251,7 @@ mod tests {
         text.add("l@@ ow@@ er low");
         let pieces = Tokenizer::of_pieces(&[(&text, None)], 100).unwrap().remove(0);
         let count = |target| {
-            let text = CountedText { named: None, training: &[], target };
+            let text = CountedText { named: None, training: &[], target, trusts: false };
             let mut counts = Frequencies::new();
             for line in ["l@@ ow@@ er low", "low"] {
                 text.count(line, &BleuOptions::default(), &mut counts);

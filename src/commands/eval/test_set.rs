@@ -13,7 +13,7 @@ use crate::commands::shared::model::{self, ModelFiles};
 use crate::commands::shared::output::{Replacement, refuse_inputs, refuse_unwritable};
 use crate::commands::shared::run::validator;
 use crate::commands::shared::tags::{self, Tags};
-use crate::commands::shared::texts;
+use crate::commands::shared::{texts, trust};
 use crate::config::{CorpusLocation, SetConfig};
 use crate::console::{Counted, info, note, progress_bar, warning};
 use crate::data::corpus::{read_all, tagged};
@@ -274,7 +274,10 @@ impl Text {
                 let reference = args.reference.first().cloned().unwrap_or_default();
                 SetConfig { tag: of_flag.map(str::to_owned), ..CorpusLocation::files(source, reference).into() }
             }
-            (None, Some(test)) => test.clone(),
+            (None, Some(test)) => {
+                trust::check(&test.location, "test set", args.trust_model_data)?;
+                test.clone()
+            }
             (None, None) => {
                 let error = Error::usage("the model's configuration names no test set").at(model.directory());
                 return Err(error.help("give --src FILE and --ref FILE"));

@@ -11,7 +11,7 @@ use crate::cli::Common;
 use crate::commands::import;
 use crate::console::info;
 use crate::error::{Error, Result};
-use crate::file::{self, Room};
+use crate::file::{self, Folder, Room};
 use crate::hub::{Hub, Repo, RepoKind, is_revision, user_cache};
 use crate::interop::import::{hf_marian, unread};
 
@@ -101,15 +101,14 @@ fn pickle_alone(repo: &Repo) -> Error {
 /// The converter's pull request. The hub's answer is kept, so that it need not be asked again and offline use works.
 fn conversion(hub: &Hub, repo: &Repo) -> Result<Option<String>> {
     let kept = models(repo)?.join(format!("{}.conversion", hub.commit(repo)?));
-    if let Ok(revision) = fs::read_to_string(&kept) {
+    if let Ok(revision) = file::read_text(&kept) {
         return Ok(Some(revision).filter(|revision| is_revision(revision)));
     }
     let found = hub.conversion(repo)?;
     if let Some(revision) = &found {
         let write_error = |error| Error::io("write down what the hub said of a model", &kept, error);
-        fs::create_dir_all(kept.parent().unwrap_or(Path::new(""))).map_err(write_error)?;
-        let new = kept.with_extension(format!("{}.new", std::process::id()));
-        file::replace(&kept, &new, revision.as_bytes()).map_err(write_error)?;
+        let written = made(file::folder_of(&kept))?;
+        written.replace_shared(kept.file_name().unwrap_or_default(), revision.as_bytes()).map_err(write_error)?;
     }
     Ok(found)
 }
@@ -128,15 +127,15 @@ pub fn directory(repo: &Repo, common: &Common) -> Result<PathBuf> {
     let models = models(repo)?;
     let directory = models.join(format!("{}-v{VERSION}", fetched.commit));
     let write_error = |error| Error::io("write the imported model", &models, error);
-    fs::create_dir_all(&models).map_err(write_error)?;
+    let folder = made(&models)?;
     // Without locks, the process that ends first wins, but all import the same model.
-    let locked = file::lock_or_wait(&models.join(".lock"), || {
+    let locked = file::lock_or_wait(&folder, ".lock", || {
         info(format_args!("{repo}: another process is importing it: waiting"));
     });
     let _lock = locked.map_err(write_error)?;
     // A model that has been damaged since is imported again.
     if directory.exists() && checkpoint::verify(&directory).is_err() {
-        let removed = if directory.is_dir() { fs::remove_dir_all(&directory) } else { fs::remove_file(&directory) };
+        let removed = folder.remove(directory.file_name().unwrap_or_default());
         removed.map_err(|error| Error::io("remove a damaged model", &directory, error))?;
     }
     if !directory.is_dir() {
@@ -153,6 +152,14 @@ fn check_room(models: &Path, repo: &Repo, needed: u64) -> Result<()> {
     let Some(room) = Room::at(models) else { return Ok(()) };
     let checked = room.check(needed, format_args!("the imported {repo}"));
     checked.map_err(|error| error.more_help("or set XDG_CACHE_HOME to a larger disk, then run it again"))
+}
+
+/// A folder of the cache, made if it is missing; no links in the cache are followed.
+fn made(folder: &Path) -> Result<Folder> {
+    let cache = cache()?;
+    let within = folder.strip_prefix(&cache).unwrap_or(Path::new(""));
+    let made = fs::create_dir_all(&cache).and_then(|()| Folder::open(&cache)?.made_below(within));
+    made.map_err(|error| Error::io("write the imported model", folder, error))
 }
 
 /// The user's cache directory for `mt`.

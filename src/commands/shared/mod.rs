@@ -4,8 +4,9 @@
 //! |---|---|
 //! | [`run`] | the parts of a training run, for those that make, prepare, check, resume or read one |
 //! | [`model`], [`hub_model`] | finding and loading a model; models of the Hugging Face hub |
-//! | [`texts`] | the text that a configuration names |
+//! | [`texts`], [`trust`] | the text that a configuration names, and whether it may be read if that is a model's |
 //! | [`input`], [`output`], [`written`] | lines in, results out, and how far a command has come |
+//! | [`reserved`] | names that no output may take |
 //! | [`requests`] | lines to translate, with what is demanded of each |
 //! | [`pairs`] | sources and translations, side by side |
 //! | [`decoding`] | a translator and its options, from flags |
@@ -24,9 +25,11 @@ pub mod model;
 pub mod output;
 pub mod pairs;
 pub mod requests;
+pub mod reserved;
 pub mod run;
 pub mod signals;
 pub mod some_lines;
 pub mod tags;
 pub mod texts;
+pub mod trust;
 pub mod written;

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use same_file::Handle;
 use serde_json::Value;
 
+use super::reserved;
 use crate::console::{harmless, harmless_json};
 use crate::error::{Error, Result};
-use crate::file;
+use crate::file::{self, Folder, Staged};
 
 /// Where results go. If the reader of standard output goes away (`mt … | head`), that is not an error: further output is dropped.
 pub struct Output {
@@ -154,8 +155,8 @@ pub fn print_json(value: &Value) -> Result<()> {
 /// regular file, such as a pipe or a device, is written directly.
 pub struct Replacement {
     output: Output,
-    /// The temporary file, its name, and its final name.
-    rename: Option<(File, PathBuf, PathBuf)>,
+    /// The file that is to be renamed, and its final name.
+    staged: Option<(Staged, PathBuf)>,
 }
 
 impl Replacement {
@@ -164,15 +165,15 @@ impl Replacement {
         let is_stream = path == Path::new("-") || is_stdout(path);
         let is_special = is_stream || std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
         if is_special || path.file_name().is_none() {
-            return Ok(Self { output: Output::open(Some(path))?, rename: None });
+            return Ok(Self { output: Output::open(Some(path))?, staged: None });
         }
         refuse_packing(path)?;
-        // Replace the target of a link, not the link.
-        let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-        let (file, new) = file::new_beside(&target).map_err(|error| not_created(path, error))?;
-        let same = file.try_clone().map_err(|error| Error::io("write", path, error))?;
-        let output = Output::new(file, path.display().to_string());
-        Ok(Self { output, rename: Some((same, new, target)) })
+        let target = destination(path);
+        let staged = Folder::of(&target).and_then(|(folder, name)| folder.stage_shared(name));
+        let staged = staged.map_err(|error| not_created(path, error))?;
+        let same = staged.file().try_clone().map_err(|error| Error::io("write", path, error))?;
+        let output = Output::new(same, path.display().to_string());
+        Ok(Self { output, staged: Some((staged, target)) })
     }
 
     /// What is written into.
@@ -183,21 +184,18 @@ impl Replacement {
     /// Syncs the file to disk and renames it.
     pub fn finish(mut self) -> Result<()> {
         self.output.flush()?;
-        let Some((file, new, target)) = &self.rename else { return Ok(()) };
-        let renamed = file.sync_all().and_then(|()| std::fs::rename(new, target));
-        renamed.map_err(|error| Error::io("write", target, error))?;
-        self.rename = None;
-        Ok(())
+        let Some((staged, target)) = self.staged else { return Ok(()) };
+        let renamed = staged.file().sync_all().and_then(|()| staged.place());
+        renamed.map(drop).map_err(|error| Error::io("write", target, error))
     }
 }
 
-impl Drop for Replacement {
-    fn drop(&mut self) {
-        if let Some((_, new, _)) = &self.rename {
-            // Ignore a failure: the error that led here matters more than the leftover file.
-            let _ = std::fs::remove_file(new);
-        }
-    }
+/// Where an output that the user named goes: if that is a link, to what it leads to, which need not exist yet.
+pub fn destination(path: &Path) -> PathBuf {
+    std::fs::canonicalize(path).unwrap_or_else(|_| match std::fs::read_link(path) {
+        Ok(to) => file::folder_of(path).join(to),
+        Err(_) => path.to_path_buf(),
+    })
 }
 
 /// Refuses a file that could not be written, before any work that would then be for nothing.
@@ -251,14 +249,14 @@ fn refuse_packing(path: &Path) -> Result<()> {
 /// The regular file of this name, if there is one. Anything else is not opened: opening a pipe waits for its other end, and
 /// takes it away from whoever opens it next.
 fn regular_file(path: &Path) -> Option<Handle> {
-    let is_file = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
-    if is_file { Handle::from_path(path).ok() } else { None }
+    file::open_regular(path).and_then(Handle::from_file).ok()
 }
 
 /// Refuses an output that is also read: opening it would empty it, and a file to whose end the shell appends (`>>`) would
-/// never end. No `output`, or `-`, is stdout; `-` among `inputs` is stdin.
+/// never end. No `output`, or `-`, is stdout; `-` among `inputs` is stdin. Refuses one among the files of any run or model, too.
 pub fn refuse_inputs<'a>(output: Option<&Path>, inputs: impl IntoIterator<Item = &'a Path>) -> Result<()> {
     let output = output.filter(|path| *path != Path::new("-"));
+    output.map_or(Ok(()), reserved::refuse)?;
     let Some(handle) = output.map_or_else(|| Handle::stdout().ok(), regular_file) else { return Ok(()) };
     if !handle.as_file().metadata().is_ok_and(|output| output.is_file()) {
         return Ok(());

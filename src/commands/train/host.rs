@@ -94,6 +94,7 @@ impl Host for RunHost<'_> {
             moments: moments.collect::<Result<_>>()?,
             state: state.to_json(self.config.train.seed)?,
             config: self.config.train.clone(),
+            follow_links: self.config.runtime.follow_links,
         };
         self.saver.begin(snapshot)
     }
@@ -111,7 +112,11 @@ impl Host for RunHost<'_> {
         // It belongs to an update that is undone.
         self.latest = None;
         let is_sound = |state: &TrainState| state.step < before && state.health.in_a_row == 0;
-        let Some(mut state) = restore::go_back(self.run, model, optimizer, is_sound, &|line| message(line))? else {
+        let Some(mut state) =
+            restore::go_back(directory::writable(self.run, self.config), model, optimizer, is_sound, &|line| {
+                message(line)
+            })?
+        else {
             return Ok(None);
         };
         let before = state.configuration.clone();
@@ -159,7 +164,7 @@ impl RunHost<'_> {
             if self.lock.check(self.run).is_err() {
                 break;
             }
-            if let Err(error) = files::replace(self.run, name, &text) {
+            if let Err(error) = files::replace(directory::writable(self.run, self.config), name, &text) {
                 message(format_args!("warning: {error}"));
             }
         }

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::checkpoint::{self, CONFIG_FILE};
 use crate::cli::{Common, TrainArgs};
 use crate::commands::shared::output::{print, print_json};
-use crate::commands::shared::run::directory::Lock;
+use crate::commands::shared::run::directory::{Lock, Resumption};
 use crate::commands::shared::run::ended::Ended;
 use crate::commands::shared::run::init;
 use crate::commands::shared::run::plan::Plan;
@@ -32,7 +32,7 @@ use crate::report::events::Events;
 use crate::report::files;
 use crate::report::page::{self, Page};
 use crate::train::backend::Backend;
-use crate::train::log::{self, LOG_FILE, Log, Watcher};
+use crate::train::log::{self, Continuation, LOG_FILE, Log, Watcher};
 use crate::train::optimizer::Optimizer;
 use crate::train::profile::Profiler;
 use crate::train::state::TrainState;
@@ -138,12 +138,16 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     // A run that is replaced stays until it is known that this one can be trained.
     let session = rehearsal(&mut *backend, &data, &config)?;
     refuse_to_begin(&signals)?;
+    // What may fail comes before the run is touched: a failed resume leaves every file as it was.
+    let saver = Saver::start()?;
+    let log = Continuation::prepare(&run, is_loaded.then(|| state.progress()))?;
     if resumed {
-        directory::resume(&run, &recorded, &state)?;
+        Resumption::prepare(&run, &recorded, &state)?.place()?;
     } else {
         directory::start(&run, &config, &data.tokenizers)?;
     }
-    let prepared = Prepared { data, validator, model, backend, optimizer, state, is_loaded, changes, lock, session };
+    let prepared =
+        Prepared { data, validator, model, backend, optimizer, state, is_loaded, changes, lock, session, saver, log };
     train(&run, &config, args, common, prepared, signals)
 }
 
@@ -181,6 +185,8 @@ struct Prepared {
     changes: Vec<String>,
     lock: Lock,
     session: Session,
+    saver: Saver,
+    log: Continuation,
 }
 
 fn train(
@@ -191,18 +197,34 @@ fn train(
     prepared: Prepared,
     signals: Signals,
 ) -> Result<()> {
-    let Prepared { data, validator, model, backend, optimizer, state, is_loaded, changes, lock, session } = prepared;
+    let Prepared {
+        data,
+        validator,
+        model,
+        backend,
+        optimizer,
+        state,
+        is_loaded,
+        changes,
+        lock,
+        session,
+        saver,
+        log: continuation,
+    } = prepared;
+    let writable = directory::writable(run, config);
     let total = (config.train.max_updates > 0).then_some(config.train.max_updates);
-    let watchers: Vec<Box<dyn Watcher>> = vec![Box::new(Events::new(run)), Box::new(Page::new(run))];
+    let watchers: Vec<Box<dyn Watcher>> = vec![Box::new(Events::new(writable)), Box::new(Page::new(run))];
     let vocabulary = super::shared::model::vocabulary(&data.tokenizers);
     let statistics = Statistics::new(&data.corpus, &data.report, &config.data, [vocabulary.source, vocabulary.target]);
     let mut of_run = json!(statistics);
     of_run["parameters"] = model.parameters().values().elem_count().into();
     of_run["tokenizers"] = data.tokenizers.digest().into();
-    if let Err(error) = files::replace(run, files::CORPUS, &of_run.to_string()) {
+    if let Err(error) = files::replace(writable, files::CORPUS, &of_run.to_string()) {
         message(format_args!("warning: {error}"));
     }
-    let mut log = Log::open(run, is_loaded.then(|| state.progress()), total, watchers)?;
+    let mut log = Log::begin(continuation, run, is_loaded.then(|| state.progress()), total, watchers)?;
+    // Last, because it could not be brought back; a run that begins has none.
+    directory::remove_final(run, config)?;
     if !changes.is_empty() && state.end(&config.train, &config.valid).is_none() {
         let entry = json!({ "event": "change", "update": state.step, "changes": changes });
         // It is there already if the run was killed before its next checkpoint.
@@ -221,7 +243,7 @@ fn train(
         validator,
         signals,
         parameters,
-        saver: Saver::start()?,
+        saver,
         latest: None,
     };
     let mut trainer = Trainer {
@@ -240,7 +262,8 @@ fn train(
     };
     let end = trainer.run(&mut host)?;
     // Even if there was no validation since the last page, or none at all.
-    if let Err(error) = page::Run::open(run).and_then(|page| page::write(&run.join(page::FILE), &[page], &Value::Null))
+    if let Err(error) =
+        page::Run::open(run).and_then(|of_run| page::write(run, page::page(&[of_run], &Value::Null).as_bytes()))
     {
         trainer.log.damage(&format!("warning: {error}"));
     }

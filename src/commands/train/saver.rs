@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::checkpoint::{self, BEST, CHECKPOINTS, Elements, LAST, NamedTensor};
+use crate::checkpoint::{self, BEST, CHECKPOINTS, Elements, LAST, NamedTensor, RunPath};
 use crate::commands::shared::model::named;
 use crate::commands::shared::run::directory::Lock;
 use crate::config::TrainConfig;
@@ -40,6 +40,8 @@ pub struct Snapshot {
     pub state: Value,
     /// `[train]`, for how many checkpoints to keep.
     pub config: TrainConfig,
+    /// `runtime.follow_links`
+    pub follow_links: bool,
 }
 
 impl Snapshot {
@@ -68,7 +70,8 @@ impl Snapshot {
             .iter()
             .map(|(name, values)| NamedTensor { name, shape: &length, data: Elements::F32(values) })
             .collect();
-        checkpoint::save(&self.run, self.step, &named(self.parameters.entries(), &self.values), &moments, &self.state)?;
+        let run = RunPath::following_links(&self.run, self.follow_links);
+        checkpoint::save(run, self.step, &named(self.parameters.entries(), &self.values), &moments, &self.state)?;
         checkpoint::set_pointer(&self.run, LAST, self.step)?;
         if self.best.first() == Some(&self.step) {
             checkpoint::set_pointer(&self.run, BEST, self.step)?;
@@ -77,7 +80,7 @@ impl Snapshot {
         let averaged = checkpoint::regular(&self.run, self.config.save_every, self.step)?;
         let surplus = averaged.len().saturating_sub(self.config.average_last);
         protected.extend(averaged[surplus..].iter().map(|(step, _)| *step));
-        if let Err(error) = checkpoint::prune(&self.run, self.step, self.config.keep, &protected) {
+        if let Err(error) = checkpoint::prune(run, self.step, self.config.keep, &protected) {
             // Nothing is lost by keeping too much.
             message(format_args!("warning: old checkpoints were not removed: {error}"));
         }

@@ -45,7 +45,6 @@ mod vocabulary;
 mod words;
 
 use std::borrow::Cow;
-use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
@@ -311,7 +310,7 @@ impl Tokenizer {
     /// The file cannot be written.
     pub fn save(&self, path: &Path) -> Result<()> {
         let write = || {
-            let mut file = File::create(path)?;
+            let mut file = file::create(path)?;
             file.write_all(self.json.as_bytes())?;
             file.sync_all()
         };

@@ -8,7 +8,6 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
@@ -19,6 +18,7 @@ use crate::checkpoint::{whole_directory, write_error};
 use crate::choice::choice;
 use crate::config::{Activation, ModelConfig, NormKind, NormPlacement, PositionKind};
 use crate::error::{Error, Result};
+use crate::file;
 use crate::model::layout::{output_table, positions_table};
 use crate::model::positions;
 use crate::ops::matmul::int8::Quantised;
@@ -313,7 +313,7 @@ impl<'a> Variables<'a> {
             return Err(Error::failure("CTranslate2's format has no place for a matrix of 4 GiB").at(path));
         }
         let write = || -> std::io::Result<()> {
-            let mut out = BufWriter::new(File::create(path)?);
+            let mut out = BufWriter::new(file::create(path)?);
             out.write_all(&VERSIONS.0.to_le_bytes())?;
             string(&mut out, "TransformerSpec")?;
             out.write_all(&VERSIONS.1.to_le_bytes())?;

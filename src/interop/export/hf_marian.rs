@@ -52,7 +52,7 @@ pub fn export(model: &Model, out: &Path) -> Result<()> {
             .map(|(name, shape, values)| NamedTensor { name, shape, data: Elements::F32(values) })
             .collect();
         let file = "model.safetensors";
-        format::write_with_metadata(&directory.join(file), file, &named, &[("format", "pt")])?;
+        format::write_with_metadata(directory, file, &named, &[("format", "pt")])?;
         tokenizer(model, directory)
     })
 }

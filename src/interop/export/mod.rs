@@ -11,7 +11,6 @@
 pub mod ct2;
 pub mod hf_marian;
 
-use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
@@ -21,6 +20,7 @@ use crate::config::{Config, ModelConfig};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
+use crate::file;
 use crate::ops::params::ParameterLayout;
 
 choice! {
@@ -103,7 +103,7 @@ fn pieces(tokenizer: &Tokenizer) -> Vec<&str> {
 fn write_bytes(directory: &Path, name: &str, bytes: &[u8]) -> Result<()> {
     let file = directory.join(name);
     let write = || {
-        let mut file = File::create(&file)?;
+        let mut file = file::create(&file)?;
         file.write_all(bytes)?;
         file.sync_all()
     };

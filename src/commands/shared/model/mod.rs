@@ -4,12 +4,14 @@ mod find;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use candle_core::{DType, Device};
 
 use super::run::configuration;
+use super::run::directory::own_files;
 use super::run::record::refuse_other_model;
 use crate::checkpoint::{self, Elements, Located, NamedTensor, Slot, TensorFile, Which};
 use crate::choice::not_among;
@@ -21,6 +23,7 @@ use crate::decode::neural::{Neural, SpecialTokens};
 use crate::decode::source::Reader;
 use crate::device;
 use crate::error::{Error, Result};
+use crate::file;
 use crate::infer::{self, Engine};
 use crate::model::{Transformer, Vocabulary, layout};
 use crate::ops::memory::change_on_host;
@@ -109,7 +112,9 @@ impl ModelFiles {
 
     /// The files that it is made of, which no output may replace.
     pub fn files(&self) -> Vec<PathBuf> {
-        text_files(&self.directory).into_iter().chain([self.located.model.clone()]).collect()
+        let of_run = own_files().into_iter().map(|name| self.directory.join(name));
+        let of_checkpoint = [checkpoint::MODEL_FILE, checkpoint::OPTIMIZER_FILE, checkpoint::STATE_FILE];
+        of_run.chain(of_checkpoint.map(|name| self.located.directory.join(name))).collect()
     }
 
     /// The weights as they are stored, by name, and the places of all of them.
@@ -278,7 +283,8 @@ pub fn write_model(
 ) -> Result<()> {
     checkpoint::whole_directory(out, |directory| {
         let file = directory.join(checkpoint::CONFIG_FILE);
-        std::fs::write(&file, config::to_toml(config)).map_err(|e| Error::io("write the configuration", &file, e))?;
+        let written = file::create(&file).and_then(|mut file| file.write_all(config::to_toml(config).as_bytes()));
+        written.map_err(|e| Error::io("write the configuration", &file, e))?;
         tokenizers.save(directory)?;
         checkpoint::save_model(directory, tensors, Some(made_from))?;
         // Fail now rather than when the model is used.

@@ -2,22 +2,22 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, TryLockError};
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-use same_file::Handle;
 
 use super::compare::{self, Comparison};
 use super::configuration;
-use crate::checkpoint::{self, BEST, CHECKPOINTS, CONFIG_FILE, LAST, MANIFEST_FILE, MODEL_FILE};
+use crate::checkpoint::{self, BEST, CHECKPOINTS, CONFIG_FILE, LAST, MANIFEST_FILE, MODEL_FILE, RunPath};
 use crate::cli::{Common, RunArgs, TrainArgs};
 use crate::config::{self, Config};
 use crate::console::{message, note, warning};
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
-use crate::file::{self, Attempt};
+use crate::file::{self, Attempt, Folder, Links, Staged};
+use crate::limits::NOTE_BYTES;
 use crate::report::{events, files, page};
-use crate::train::log::LOG_FILE;
+use crate::train::log::{LOG_FILE, NEW_LOG};
 use crate::train::state::TrainState;
 
 /// Locked by the process that trains.
@@ -63,6 +63,7 @@ pub fn of(args: &RunArgs) -> Result<PathBuf> {
 /// be there if they `may_stay`.
 pub fn refuse_unusable(run: &Path, config: &Config, may_stay: bool) -> Result<()> {
     refuse_models(run, config)?;
+    refuse_links(run, config)?;
     if run.is_dir() && !is_run(run) {
         if run.join(LOG_FILE).exists() && run.join(CHECKPOINTS).exists() {
             let error = Error::usage("the run in this directory has lost its configuration").at(run.join(CONFIG_FILE));
@@ -115,11 +116,32 @@ fn is_writable(directory: &Path) -> bool {
     rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
+/// Refuses a run directory in which links stand for directories, unless the user allows it: it may be another's, and they may
+/// lead anywhere.
+fn refuse_links(run: &Path, config: &Config) -> Result<()> {
+    let directories = [CHECKPOINTS, files::VALIDATION, events::DIRECTORY];
+    match directories.into_iter().find(|name| run.join(name).is_symlink()) {
+        Some(name) if !config.runtime.follow_links => {
+            let error = Error::usage(format!("`{name}` is a link, and links in a run directory are not followed"));
+            Err(error.at(run.join(name)).help(
+                "if you made it, allow it with --set runtime.follow_links=true, or that key in a configuration of your own; \
+                 otherwise remove it",
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The run directory, as what is written into it needs to know it.
+pub fn writable<'a>(run: &'a Path, config: &Config) -> RunPath<'a> {
+    RunPath::following_links(run, config.runtime.follow_links)
+}
+
 /// Held while a process trains in a run directory.
 pub struct Lock {
     /// The locked file, if the file system supports locks.
-    file: Option<Handle>,
-    directory: Handle,
+    file: Option<File>,
+    directory: Folder,
     /// The directory, if it was made to be locked, and those around it that were, too.
     made: Vec<PathBuf>,
 }
@@ -128,11 +150,12 @@ pub struct Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         let made = std::mem::take(&mut self.made);
-        let Some(run) = made.first().filter(|run| self.check(run).is_ok()) else { return };
-        let is_lock = |entry: std::io::Result<std::fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name() == LOCK);
-        if std::fs::read_dir(run).is_ok_and(|mut entries| entries.all(is_lock)) {
+        if !made.first().is_some_and(|run| self.check(run).is_ok()) {
+            return;
+        }
+        if self.directory.names().is_ok_and(|names| names.iter().all(|name| name == LOCK)) {
             // If it cannot be removed, it may be used for a run all the same.
-            let _ = std::fs::remove_file(run.join(LOCK));
+            let _ = self.directory.remove_file(LOCK);
             made.iter().try_for_each(std::fs::remove_dir).unwrap_or_default();
         }
     }
@@ -142,12 +165,10 @@ impl Lock {
     /// Makes sure that this is still the directory that was locked (files written into another one of that name would not make
     /// a run), and that no other process trains there because the lock file was removed.
     pub fn check(&self, run: &Path) -> Result<()> {
-        match file::patiently(|| Handle::from_path(run)) {
-            Ok(now) if now == self.directory => {
-                return match (&self.file, Handle::from_path(run.join(LOCK))) {
-                    (Some(locked), Ok(now)) if now != *locked => Err(held(&run.join(LOCK), run)),
-                    _ => Ok(()),
-                };
+        match file::patiently(|| std::fs::metadata(run)) {
+            Ok(_) if self.directory.is_in_place() => {
+                let is_other = |locked: &File| self.directory.has(LOCK) && !self.directory.holds(locked, LOCK);
+                return if self.file.as_ref().is_some_and(is_other) { Err(held(&self.directory)) } else { Ok(()) };
             }
             Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 return Err(Error::io("look at the run directory", run, error));
@@ -239,18 +260,20 @@ fn refuse_models(run: &Path, config: &Config) -> Result<()> {
 
 /// Locks the directory. The lock is released when the process ends, in whatever way; the file stays.
 fn lock(run: &Path) -> Result<Lock> {
-    let path = run.join(LOCK);
+    let directory = Folder::open(run).map_err(|e| Error::io("open the run directory", run, e))?;
     let write_error = |error| Error::io("write into the run directory", run, error);
-    let file = match file::try_lock(&path).map_err(write_error)? {
+    let file = match file::try_lock(&directory, LOCK).map_err(write_error)? {
+        // It may be a file of somebody else's that was given this name, too.
+        Attempt::Locked(file) if file.metadata().map_err(write_error)?.nlink() > 1 => Some(file),
         Attempt::Locked(mut file) => {
             // The machine, if the system tells: others may share the file system.
             let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
             let on = if machine.trim().is_empty() { "" } else { " on " };
             let who = format!("{}{on}{}", std::process::id(), machine.trim());
-            let written = file.set_len(0).and_then(|()| writeln!(file, "{who}"));
-            Some(written.and_then(|()| Handle::from_file(file)).map_err(write_error)?)
+            file.set_len(0).and_then(|()| writeln!(file, "{who}")).map_err(write_error)?;
+            Some(file)
         }
-        Attempt::Held(_) => return Err(held(&path, run)),
+        Attempt::Held(_) => return Err(held(&directory)),
         Attempt::NoLocks => {
             warning(format_args!(
                 "the file system of {} has no locks: make sure that no other process trains in this directory",
@@ -259,26 +282,27 @@ fn lock(run: &Path) -> Result<Lock> {
             None
         }
     };
-    let directory = Handle::from_path(run).map_err(|e| Error::io("open the run directory", run, e))?;
     Ok(Lock { file, directory, made: Vec::new() })
 }
 
 /// The error with which training there would be refused, if another process trains there now.
 pub fn refused_by_another(run: &Path) -> Option<Error> {
-    let lock = run.join(LOCK);
+    let directory = Folder::open(run).ok()?;
     let is_held = |file: File| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
-    File::open(&lock).is_ok_and(is_held).then(|| held(&lock, run))
+    directory.read(LOCK).is_ok_and(is_held).then(|| held(&directory))
 }
 
 /// The error if another process has the lock.
-fn held(lock: &Path, run: &Path) -> Error {
-    let holder = std::fs::read_to_string(lock).unwrap_or_default();
+fn held(run: &Folder) -> Error {
+    let mut holder = String::new();
+    // If it cannot be read, it is not told.
+    let _ = run.read(LOCK).and_then(|file| file.take(NOTE_BYTES).read_to_string(&mut holder));
     // A process that has only just begun has not yet written its number.
     let who = match holder.trim() {
         "" => "another process".to_owned(),
         number => format!("process {number}"),
     };
-    let error = Error::failure(format!("{who} is training in this run directory")).at(run);
+    let error = Error::failure(format!("{who} is training in this run directory")).at(run.path());
     error.help("wait for it, stop it, or name another directory with --run-dir")
 }
 
@@ -297,13 +321,13 @@ pub fn tokenizers(run: &Path) -> Result<Tokenizers> {
 }
 
 /// The files that a run has in its directory, besides its checkpoints and its lock; the configuration, which makes it a run, last.
-fn own_files() -> Vec<&'static str> {
+pub fn own_files() -> Vec<&'static str> {
     let files = [BEST, LAST, MANIFEST_FILE, MODEL_FILE, LOG_FILE, page::FILE];
     [&files[..], &files::ALL, tokenizers::FILES, &[CONFIG_FILE]].concat()
 }
 
 /// Whether a name in a run's directory is one of its own.
-fn is_own(name: &OsStr) -> bool {
+pub fn is_own(name: &OsStr) -> bool {
     own_files().iter().chain(&[CHECKPOINTS, files::VALIDATION, events::DIRECTORY]).any(|own| name == *own)
 }
 
@@ -313,45 +337,69 @@ fn others(directory: &Path) -> Result<Vec<OsString>> {
     // Left by a start that was killed before it wrote a configuration; without a lock, they are the user's.
     let beside_lock = [tokenizers::FILES, &[files::VALIDATION, events::DIRECTORY]].concat();
     let beside_lock = if directory.join(LOCK).exists() { &beside_lock[..] } else { &[] };
-    let is_left =
-        |name: &OsString| beside_lock.iter().chain(&[LOCK, NEW_CONFIG, OLD_CHECKPOINTS]).any(|left| *name == **left);
+    let is_left = |name: &OsString| {
+        beside_lock.iter().chain(&[LOCK, NEW_CONFIG, NEW_LOG, OLD_CHECKPOINTS]).any(|left| *name == **left)
+    };
     Ok(entries.flatten().map(|entry| entry.file_name()).filter(|name| !is_left(name)).collect())
 }
 
 /// Begins a run, after all data have been read. If it replaces a run, only files that `mt` writes are removed: the directory
 /// may be a link or a mounted disk, and other files in it are the user's.
+///
+/// # Errors
+/// Something has the name of one of the run's files, but is none: then nothing was changed.
 pub fn start(run: &Path, config: &Config, tokenizers: &Tokenizers) -> Result<()> {
+    let folder = open_folder(run)?;
+    refuse_directories(&folder, &own_files(), "remove the old run")?;
     // A process that is killed from here on leaves no part of the old run to be continued: first what says that there were
     // checkpoints, then these, at once.
-    remove(run, &[LAST])?;
-    let old = set_aside(run)?;
-    remove(run, &own_files())?;
+    let links = writable(run, config).links;
+    set_aside(&folder, links)?;
+    remove(&folder, links, &own_files())?;
     tokenizers.save(run)?;
-    write_config(run, config)?;
-    remove_all(&old)
+    write_config(&folder, config)?;
+    remove_all(&folder, OLD_CHECKPOINTS)
 }
 
-/// Takes the checkpoints out of the run. Returns the directory that they are in now, if there are any.
-fn set_aside(run: &Path) -> Result<PathBuf> {
-    let (checkpoints, old) = (run.join(CHECKPOINTS), run.join(OLD_CHECKPOINTS));
-    remove_all(&old)?;
-    if checkpoints.is_symlink() {
-        // The link stays: it leads to where the user wants checkpoints, perhaps among other things.
-        let entries = std::fs::read_dir(&checkpoints).into_iter().flatten().flatten();
-        let ours = entries.filter(|entry| entry.file_name().to_str().is_some_and(checkpoint::is_checkpoint_name));
-        ours.map(|entry| entry.path()).try_for_each(|path| remove_all(&path))?;
-    } else if checkpoints.exists() {
-        std::fs::rename(&checkpoints, &old).map_err(|e| Error::io("remove the old run", &checkpoints, e))?;
+fn open_folder(run: &Path) -> Result<Folder> {
+    Folder::open(run).map_err(|e| Error::io("open the run directory", run, e))
+}
+
+/// Fails if a directory has the name of one of these files, or something else that of a directory around it.
+fn refuse_directories(run: &Folder, names: &[&str], doing: &str) -> Result<()> {
+    for name in names {
+        let path = run.path().join(name);
+        match std::fs::symlink_metadata(&path) {
+            Ok(metadata) if metadata.is_dir() => return Err(Error::io(doing, &path, ErrorKind::IsADirectory.into())),
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io(doing, &path, error)),
+            _ => {}
+        }
     }
-    Ok(old)
+    Ok(())
+}
+
+/// Takes the checkpoints out of the run, and with them what says that there were some.
+fn set_aside(folder: &Folder, links: Links) -> Result<()> {
+    let remove_error = |error| Error::io("remove the old run", folder.path().join(CHECKPOINTS), error);
+    remove_all(folder, OLD_CHECKPOINTS)?;
+    if !folder.has(CHECKPOINTS) {
+        return remove(folder, links, &[LAST]);
+    }
+    let checkpoints = folder.folder(CHECKPOINTS, links).map_err(remove_error)?;
+    remove(folder, links, &[LAST])?;
+    if !folder.is_link(CHECKPOINTS) {
+        return folder.rename(CHECKPOINTS, OLD_CHECKPOINTS).map_err(remove_error);
+    }
+    // The link stays: it leads to where the user wants checkpoints, perhaps among other things.
+    let names = checkpoints.names().map_err(remove_error)?;
+    let mut ours = names.iter().filter(|name| name.to_str().is_some_and(checkpoint::is_checkpoint_name));
+    ours.try_for_each(|name| remove_all(&checkpoints, name))
 }
 
 /// Removes a directory, if it is there.
-fn remove_all(directory: &Path) -> Result<()> {
-    match std::fs::remove_dir_all(directory) {
-        Err(e) if e.kind() != ErrorKind::NotFound => Err(Error::io("remove the old run", directory, e)),
-        _ => Ok(()),
-    }
+fn remove_all(folder: &Folder, name: impl AsRef<OsStr>) -> Result<()> {
+    let name = name.as_ref();
+    folder.remove(name).map_err(|e| Error::io("remove the old run", folder.path().join(name), e))
 }
 
 /// Rewrites files that were removed from the run directory but are needed to use its checkpoints; and tokenizers that were
@@ -362,7 +410,7 @@ pub fn restore_files(run: &Path, config: &Config, tokenizers: &Tokenizers) -> Re
     };
     if !config::is_resolved(&run.join(CONFIG_FILE)) {
         warn("the configuration, which had been removed or changed,");
-        write_config(run, config)?;
+        write_config(&open_folder(run)?, config)?;
     }
     if !tokenizers.are_in(run) {
         warn("the tokenizer, which had been removed or changed,");
@@ -371,38 +419,93 @@ pub fn restore_files(run: &Path, config: &Config, tokenizers: &Tokenizers) -> Re
     Ok(())
 }
 
-/// Continues a run at `state`: stores the present configuration, sets `best` to that of the state (they may differ if the run
-/// was killed between saving the two), and removes the final model, since a new one is made at the end.
-pub fn resume(run: &Path, config: &Config, state: &TrainState) -> Result<()> {
+/// What a run needs to go on, on disk beside what it has now, which stays as it is until [`Self::place`].
+pub struct Resumption {
+    folder: Folder,
+    links: Links,
+    config: Staged,
+    best: Option<Staged>,
+}
+
+impl Resumption {
+    /// Of a run at `state`: the present configuration, and the state's `best`, which may be another than that of the run if it
+    /// was killed between saving the two.
+    ///
+    /// # Errors
+    /// The run could not go on: something there cannot be written or removed.
+    pub fn prepare(run: &Path, config: &Config, state: &TrainState) -> Result<Self> {
+        let folder = open_folder(run)?;
+        let links = writable(run, config).links;
+        refuse_directories(&folder, &[&OF_FINAL[..], &[BEST, LAST]].concat(), "remove a file of the old run")?;
+        try_checkpoints(&folder, links)?;
+        let best = match &state.best {
+            Some(best) if checkpoint::find(run, best.step)?.is_some() => {
+                Some(checkpoint::staged_pointer(&folder, BEST, best.step)?)
+            }
+            _ => None,
+        };
+        Ok(Self { config: staged_config(&folder, config)?, folder, links, best })
+    }
+
+    /// Stores the configuration and the pointer.
+    pub fn place(self) -> Result<()> {
+        let Self { folder, links, config, best } = self;
+        let failed = |name: &str, error| Error::io("write a file of the run", folder.path().join(name), error);
+        config.place().map_err(|error| failed(CONFIG_FILE, error))?;
+        match best {
+            Some(best) => best.place().map(drop).map_err(|error| failed(BEST, error)),
+            None => remove(&folder, links, &[BEST]),
+        }
+    }
+}
+
+/// What is there of a final model.
+const OF_FINAL: [&str; 3] = [MANIFEST_FILE, MODEL_FILE, files::FINAL];
+
+/// Removes the final model of a run that goes on: another one is made at the end.
+pub fn remove_final(run: &Path, config: &Config) -> Result<()> {
     if run.join(MODEL_FILE).exists() {
         note("the final model of the run is removed: another one is made when training ends");
     }
-    write_config(run, config)?;
-    match &state.best {
-        Some(best) if checkpoint::find(run, best.step)?.is_some() => {
-            checkpoint::set_pointer(run, BEST, best.step)?;
-        }
-        _ => remove(run, [&BEST])?,
-    }
-    remove(run, [&MANIFEST_FILE, &MODEL_FILE, &files::FINAL])
+    remove(&open_folder(run)?, writable(run, config).links, &OF_FINAL)
 }
 
-fn remove<'a>(run: &Path, names: impl IntoIterator<Item = &'a &'a str>) -> Result<()> {
+/// Fails if no checkpoint could be saved: permissions alone do not say that.
+fn try_checkpoints(folder: &Folder, links: Links) -> Result<()> {
+    let made = folder.made_folder(CHECKPOINTS, links).and_then(|checkpoints| {
+        let trial = format!(".mt-{}.tmp", std::process::id());
+        // One of a process of the same id may be left.
+        checkpoints.made_folder(&trial, Links::Refused)?;
+        checkpoints.remove_empty(&trial)
+    });
+    made.map_err(|error| Error::io("save checkpoints", folder.path().join(CHECKPOINTS), error))
+}
+
+/// Removes files of a run, some of which are in a directory of it.
+fn remove(run: &Folder, links: Links, names: &[&str]) -> Result<()> {
     for name in names {
-        let file = run.join(name);
-        match std::fs::remove_file(&file) {
-            Err(e) if e.kind() != ErrorKind::NotFound => {
-                return Err(Error::io("remove a file of the old run", &file, e));
-            }
-            _ => {}
-        }
+        let removed = match name.split_once('/') {
+            None => run.remove_file(name),
+            Some((within, name)) => match run.folder(within, links) {
+                Ok(folder) => folder.remove_file(name),
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+                Err(error) => Err(error),
+            },
+        };
+        removed.map_err(|e| Error::io("remove a file of the old run", run.path().join(name), e))?;
     }
     Ok(())
 }
 
+/// The resolved configuration, which is on disk, but not in its place.
+fn staged_config(run: &Folder, config: &Config) -> Result<Staged> {
+    let staged =
+        run.stage(CONFIG_FILE, NEW_CONFIG).and_then(|staged| staged.filled(config::to_toml(config).as_bytes()));
+    staged.map_err(|e| Error::io("write the configuration", run.path().join(CONFIG_FILE), e))
+}
+
 /// Writes the resolved configuration atomically.
-fn write_config(run: &Path, config: &Config) -> Result<()> {
-    let (file, new) = (run.join(CONFIG_FILE), run.join(NEW_CONFIG));
-    file::replace(&file, &new, config::to_toml(config).as_bytes())
-        .map_err(|e| Error::io("write the configuration", &file, e))
+fn write_config(run: &Folder, config: &Config) -> Result<()> {
+    let placed = staged_config(run, config)?.place();
+    placed.map(drop).map_err(|e| Error::io("write the configuration", run.path().join(CONFIG_FILE), e))
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::checkpoint::{self, LAST};
+use crate::checkpoint::{self, LAST, RunPath};
 use crate::commands::shared::model::load_parameters;
 use crate::console::Notice;
 use crate::error::{Error, Result};
@@ -93,13 +93,13 @@ fn load_from(directory: &Path, model: &Transformer, optimizer: &Optimizer) -> Re
 
 /// Loads the newest whole checkpoint that is sound, and removes those after it, so that a resume does not start from them.
 pub fn go_back(
-    run: &Path,
+    writable: RunPath,
     model: &Transformer,
     optimizer: &Optimizer,
     is_sound: impl Fn(&TrainState) -> bool,
     say: &dyn Fn(Notice),
 ) -> Result<Option<TrainState>> {
-    for (step, directory) in checkpoint::list(run)?.into_iter().rev() {
+    for (step, directory) in checkpoint::list(writable.path)?.into_iter().rev() {
         let verified = checkpoint::verify(&directory).and_then(|_| checkpoint::read_state(&directory));
         let state = match verified.and_then(TrainState::from_json) {
             Ok(state) if is_sound(&state) => state,
@@ -111,7 +111,7 @@ pub fn go_back(
             }
         };
         load_from(&directory, model, optimizer)?;
-        checkpoint::remove_after(run, step, state.best.as_ref().map(|best| best.step))?;
+        checkpoint::remove_after(writable, step, state.best.as_ref().map(|best| best.step))?;
         return Ok(Some(state));
     }
     Ok(None)

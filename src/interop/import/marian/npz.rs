@@ -50,7 +50,7 @@ impl Npz {
     }
 
     fn archive(&self) -> Result<zip::ZipArchive<BufReader<File>>> {
-        let file = File::open(&self.path).map_err(|error| Error::io("read the model", &self.path, error))?;
+        let file = file::open_regular(&self.path).map_err(|error| Error::io("read the model", &self.path, error))?;
         zip::ZipArchive::new(BufReader::new(file)).map_err(|error| self.damaged("its directory", error))
     }
 
@@ -109,7 +109,7 @@ impl Npz {
 /// Refuses arrays that numpy has compressed: the reader takes stored ones only, as Marian writes them.
 fn refuse_compressed(path: &Path) -> Result<()> {
     file::refuse_placeholder(path).map_err(|error| Error::io("read the model", path, error))?;
-    let file = File::open(path).map_err(|error| Error::io("read the model", path, error))?;
+    let file = file::open_regular(path).map_err(|error| Error::io("read the model", path, error))?;
     // What is no archive is reported by the reader.
     let Ok(mut archive) = zip::ZipArchive::new(BufReader::new(file)) else { return Ok(()) };
     let arrays = archive.len();

@@ -1,0 +1,48 @@
+//! Text that a model's configuration names. Somebody else may have written that: it is told what is read, and nothing is fetched
+//! for it unless the user says so.
+
+use std::path::Path;
+
+use crate::config::CorpusLocation;
+use crate::console::info;
+use crate::error::{Error, Result};
+use crate::file;
+
+/// Tells that a model's configuration names a text, and refuses one that should not be read for that alone; `what` it is for
+/// completes "names … as its".
+///
+/// # Errors
+/// It is a data set of the hub, and the user does not trust the model; or it is no file of text.
+pub fn check(location: &CorpusLocation, what: &str, trusts: bool) -> Result<()> {
+    if let CorpusLocation::Hub(split) = location {
+        if !trusts {
+            let what =
+                format!("the model's configuration names {split} of the hub as its {what}, which would be fetched");
+            return Err(
+                Error::usage(what).help("give --trust-model-data if you trust the model; or name files of your own")
+            );
+        }
+        info(format_args!("{what}: {split} of the hub, which the model's configuration names"));
+        return Ok(());
+    }
+    let mut sides = location.sides().to_vec();
+    sides.dedup();
+    sides.iter().try_for_each(|side| check_file(side))?;
+    let names: Vec<String> = sides.iter().map(|side| side.display().to_string()).collect();
+    info(format_args!("{what}: {}, which the model's configuration names", names.join(" and ")));
+    Ok(())
+}
+
+/// Fails if this is no text, but a pipe, a device, or what the system writes as it is read; whoever opens it tells whether it is
+/// missing.
+fn check_file(path: &Path) -> Result<()> {
+    let refused = |why: &str| {
+        let error = Error::failure(format!("the model's configuration names as text what is {why}")).at(path);
+        Err(error.help("name files of your own"))
+    };
+    match file::open_regular(path).and_then(|file| file.metadata()) {
+        Ok(metadata) if metadata.len() == 0 => refused("empty, or no file of text"),
+        Err(error) if file::is_not_regular(&error) => refused("not a regular file"),
+        _ => Ok(()),
+    }
+}
