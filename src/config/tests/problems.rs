@@ -431,10 +431,10 @@ fn an_absurdly_deep_key_is_refused() {
 /// Each of these took a minute or more.
 #[test]
 fn a_file_of_nothing_but_problems_is_not_described_whole() {
-    let unknown: String = (0..300_000).map(|i| format!("unknown_{i} = 1\n")).collect();
+    let unknown: String = (0..200_000).map(|i| format!("unknown_{i} = 1\n")).collect();
     let text = problem_of_many(&format!("[model]\n{unknown}"));
     assert!(text.starts_with("unknown key `unknown_0` in [model]"), "{text}");
-    assert!(text.ends_with("\nerror: the configuration has 299901 more problems"), "{text}");
+    assert!(text.ends_with("\nerror: the configuration has 199901 more problems"), "{text}");
     let set = |i: usize| format!("{{ name = \"{i}\", source = \"v.en\", target = \"v.de\" }},");
     let sets: String = (0..60_000).map(set).collect();
     let text = problem_of_many(&format!(
