@@ -72,7 +72,7 @@ dist: build ## Make target/dist: an archive with the binary, its SBOM and checks
 cuda: ## Build target/cuda/release/mt with CUDA kernels; needs no GPU
 	scripts/cuda-build.sh $(ARGS)
 
-fuzz: ## Feed arbitrary input to what reads configurations, text, tokenizers and models, ten minutes each (nightly compiler, cargo-fuzz)
+fuzz: ## Feed arbitrary input to what reads configurations, text, data sets, tokenizers and models, ten minutes each (nightly compiler, cargo-fuzz)
 	scripts/fuzz.sh $(ARGS)
 
 gpu-test: ## Build with CUDA and run the tests for a GPU

@@ -126,6 +126,12 @@ impl HubFiles {
         Ok(files)
     }
 
+    /// A Parquet file on disk, of which the columns `source` and `target` are wanted.
+    pub fn of_parquet(path: PathBuf, source: Column, target: Column) -> Self {
+        let shards = vec![Shard { name: path.clone(), path: path.clone() }];
+        Self { name: path, format: Format::Parquet, shards, columns: Columns { source, target } }
+    }
+
     /// Its name in messages.
     pub fn name(&self) -> &PathBuf {
         &self.name
@@ -348,16 +354,25 @@ fn in_one_line(text: &str) -> Cow<'_, str> {
     if text.contains('\n') { Cow::Owned(text.replace("\r\n", " ").replace('\n', " ")) } else { Cow::Borrowed(text) }
 }
 
-/// The split's files, and the revision that they are at.
-fn locate(hub: &Hub, split: &HubSplit) -> Result<(Repo, Found)> {
-    let main = Repo::dataset(&split.name);
-    let repo = split.revision.as_ref().map_or_else(|| main.clone(), |revision| main.at(revision));
+/// The names of the files of a split, by the page of its data set: `None` if the page does not tell.
+pub fn files_by_page(page: &str, files: &[String], split: &HubSplit) -> Option<Vec<String>> {
+    find::by_card(&card::configs(page), files, wanted(split)).ok().map(|found| found.files)
+}
+
+fn wanted(split: &HubSplit) -> Wanted<'_> {
     let languages = [&split.source, &split.target].map(|column| match column {
         Column::Name(name) => name.as_str(),
         // Text has no columns.
         Column::Number(_) => "",
     });
-    let wanted = Wanted { config: split.config.as_deref(), split: &split.split, languages };
+    Wanted { config: split.config.as_deref(), split: &split.split, languages }
+}
+
+/// The split's files, and the revision that they are at.
+fn locate(hub: &Hub, split: &HubSplit) -> Result<(Repo, Found)> {
+    let main = Repo::dataset(&split.name);
+    let repo = split.revision.as_ref().map_or_else(|| main.clone(), |revision| main.at(revision));
+    let wanted = wanted(split);
     let files = hub.files(&repo)?;
     let configs = configs(hub, &repo, &files)?;
     if !configs.is_empty() {

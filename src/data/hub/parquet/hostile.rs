@@ -192,7 +192,7 @@ fn a_page_that_claims_what_it_has_not_is_refused() {
     for (pages, codec, words) in [
         (page(2, 5, many, 0, &text), 0, "a dictionary claims 2147483647 values"),
         (page(0, many, 1, 0, &text), 1, "a page claims 2147483647 bytes"),
-        (page(0, most + 1, 1, 0, &text), 6, "more than there may be"),
+        (page(0, most + 1, 1, 0, &text), 6, "more than 268435456"),
         (page(0, -1, 1, 0, &text), 0, "negative size"),
         (page(0, 5, -1, 0, &text), 0, "negative size"),
         (page(0, 5, 1, 8, &text), 0, "no dictionary, but values of one"),

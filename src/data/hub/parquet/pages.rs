@@ -145,11 +145,12 @@ impl Pages {
             let Header { kind, length: Some(length), packed: Some(packed), about } = self.header()? else {
                 return Err(wrong("the header of a page is not whole"));
             };
-            if packed > self.chunk.length || length.max(packed) > limits::PARQUET_PAGE_BYTES {
-                let most = limits::PARQUET_PAGE_BYTES.min(self.chunk.length);
-                return Err(wrong(&format!(
-                    "a page claims {length} bytes, packed {packed}: more than there may be, {most}"
-                )));
+            if length.max(packed) > limits::PARQUET_PAGE_BYTES {
+                let most = limits::PARQUET_PAGE_BYTES;
+                return Err(wrong(&format!("a page claims {length} bytes, packed {packed}: more than {most}")));
+            }
+            if packed > self.chunk.length {
+                return Err(wrong("a page is longer than its column"));
             }
             let levels = if kind == Some(3) { levels_of(&about, length, packed)? } else { [0; 2] };
             let bytes = if matches!(kind, Some(0 | 2 | 3)) { self.bytes(packed)? } else { Vec::new() };
