@@ -214,8 +214,20 @@ fn whatever_takes_a_corpus_takes_one_of_the_hub() {
     let run = bench.project.path("runs/hub");
     let run = run.to_str().unwrap();
     bench.hub.log();
-    let eval =
-        bench.mt(&["eval", "--model", run, "--bleu", "--json", "--offline", "--beam", "1", "--max-length", "4", "-q"]);
+    let eval = bench.mt(&[
+        "eval",
+        "--model",
+        run,
+        "--bleu",
+        "--json",
+        "--offline",
+        "--trust-model-data",
+        "--beam",
+        "1",
+        "--max-length",
+        "4",
+        "-q",
+    ]);
     succeeds(&eval);
     assert!(stdout(&eval).starts_with("{\"bleu\":{\"score\":"), "{}", stdout(&eval));
     let report = bench.mt(&[
@@ -224,6 +236,7 @@ fn whatever_takes_a_corpus_takes_one_of_the_hub() {
         run,
         "--bleu",
         "--report",
+        "--trust-model-data",
         "--offline",
         "--beam",
         "1",
@@ -234,7 +247,7 @@ fn whatever_takes_a_corpus_takes_one_of_the_hub() {
     succeeds(&report);
     assert!(stdout(&report).contains("the training text"), "{}", stdout(&report));
     assert!(bench.hub.log().is_empty());
-    succeeds(&bench.mt(&["shortlist", run, "--out", "list", "--offline", "-q"]));
+    succeeds(&bench.mt(&["shortlist", run, "--out", "list", "--offline", "--trust-model-data", "-q"]));
 }
 
 /// The parts of a file that the storage was asked for; the whole file is "".

@@ -977,7 +977,13 @@ fn a_checkpoint_that_cannot_be_written_is_tried_again() {
     let [checkpoints, elsewhere, away] = ["runs/small/checkpoints", "elsewhere", "away"].map(|name| project.path(name));
     std::fs::rename(&checkpoints, &elsewhere).unwrap();
     std::os::unix::fs::symlink(&elsewhere, &checkpoints).unwrap();
-    let keys = ["train.max_updates=100000", "train.save_every=100", "valid.every=0", "train.keep=2"];
+    let keys = [
+        "train.max_updates=100000",
+        "train.save_every=100",
+        "valid.every=0",
+        "train.keep=2",
+        "runtime.follow_links=true",
+    ];
     let args = [&["train", "--config", "small.toml", "--resume", "-q"], &sets(&keys)[..]].concat();
     let mut child = Running::start(project.command(&args).stderr(Stdio::piped()));
     let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
@@ -1255,7 +1261,8 @@ fn a_run_is_replaced_where_it_is() {
     std::fs::rename(&checkpoints, &elsewhere).unwrap();
     std::os::unix::fs::symlink(&elsewhere, &checkpoints).unwrap();
     std::fs::create_dir(elsewhere.join("step-by-step")).unwrap();
-    succeeds(&project.train(&["--overwrite", "--set", "train.max_updates=8", "--set", "train.save_every=8"]));
+    let keys = sets(&["train.max_updates=8", "train.save_every=8", "runtime.follow_links=true"]);
+    succeeds(&project.train(&[&["--overwrite"], &keys[..]].concat()));
     let names = || -> Vec<_> {
         let entries = std::fs::read_dir(&elsewhere).unwrap();
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()

@@ -198,6 +198,11 @@ impl Opened {
     }
 }
 
+/// Whether a checkpoint could not be read because training has removed it.
+pub fn is_gone(error: &Error) -> bool {
+    error.helps() == Some(REMOVED)
+}
+
 /// The error of reading a checkpoint; another one if it is no longer there.
 pub(super) fn or_gone(dir: &Path, error: Error) -> Error {
     let is_gone = || std::fs::metadata(dir).is_err_and(|error| error.kind() == ErrorKind::NotFound);

@@ -31,7 +31,7 @@ pub use locate::{
     Located, Saved, Which, find, is_known_damage, known_damage, list, locate, look_again, newest_valid, pointer,
     regular,
 };
-pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, damaged_among, verify};
+pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, damaged_among, is_gone, verify};
 pub(crate) use save::staged_pointer;
 pub use save::{prune, remove_after, save, save_model, set_pointer};
 

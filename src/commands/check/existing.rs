@@ -7,11 +7,11 @@ use serde_json::json;
 
 use crate::checkpoint::CONFIG_FILE;
 use crate::commands::shared::run::compare::{self, Comparison};
-use crate::commands::shared::run::directory;
 use crate::commands::shared::run::ended::Ended;
 use crate::commands::shared::run::restore;
 use crate::commands::shared::run::training_data::Data;
 use crate::commands::shared::run::validator::Validator;
+use crate::commands::shared::run::{directory, lock};
 use crate::commands::shared::texts::Texts;
 use crate::config::{self, Config};
 use crate::data::tokenizers::Tokenizers;
@@ -60,7 +60,7 @@ impl Existing {
                 None
             }
         };
-        let held = directory::refused_by_another(run);
+        let held = lock::refused_by_another(run);
         let ended = match Ended::find(run, config) {
             Ok(ended) => ended.filter(|_| is_same),
             Err(error) => {

@@ -46,7 +46,10 @@ pub fn run(args: &InfoArgs, common: &Common) -> Result<()> {
     let described = match hub_model::repository(&args.path) {
         Some(repo) => of_model(&hub_model::directory(&repo, common)?, args)?,
         None if args.path.is_dir() => match &args.checkpoint {
-            Some(which) => of_model(&checkpoint_of(&args.path, which)?, args)?,
+            Some(which) => {
+                let look = || of_model(&checkpoint_of(&args.path, which)?, args);
+                checkpoint::look_again(&args.path, |_| true, look)?
+            }
             None => of_model(&whole_path(args.path.clone()), args)?,
         },
         None if args.checkpoint.is_some() => {
@@ -105,23 +108,24 @@ fn of_model(path: &Path, args: &InfoArgs) -> Result<Described> {
     }
     // Whether it is whole, and what it was made from, if not by training.
     let state = |directory: &Path| match checkpoint::verify(directory) {
-        Ok(manifest) => ("whole".to_owned(), manifest.made_from),
+        Ok(manifest) => Ok(("whole".to_owned(), manifest.made_from)),
+        Err(error) if checkpoint::is_gone(&error) => Err(error),
         Err(error) => {
             let damage = error.all().map(Error::what).collect::<Vec<_>>().join("; ");
             message(format_args!("warning: {damage}: what follows may not be true of the model as it was trained"));
-            (damage, None)
+            Ok((damage, None))
         }
     };
     if let Some(which) = which {
         history.push(("run".to_owned(), Value::from(directory.display().to_string())));
-        history.push(("checkpoint".to_owned(), Value::from(state(path).0)));
+        history.push(("checkpoint".to_owned(), Value::from(state(path)?.0)));
         if let Which::Step(step) = which {
             history.extend(of_training(step, path)?);
         }
         return Ok(Described::new(config, &tokenizers, history));
     }
     if path.join(checkpoint::MODEL_FILE).exists() {
-        let (state, made_from) = state(path);
+        let (state, made_from) = state(path)?;
         history.push(("final_model".to_owned(), Value::from(state)));
         history.extend(made_from.map(|text| ("made_from".to_owned(), Value::from(text))));
         let parameters = layout::layout(&config.model, vocabulary(&tokenizers));

@@ -7,7 +7,8 @@ use candle_core::Tensor;
 
 use super::saver::{Saver, Snapshot};
 use crate::commands::shared::run::batches;
-use crate::commands::shared::run::directory::{self, Lock};
+use crate::commands::shared::run::directory;
+use crate::commands::shared::run::lock::Lock;
 use crate::commands::shared::run::record::{self, Values};
 use crate::commands::shared::run::restore;
 use crate::commands::shared::run::training_data::Data;

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::checkpoint::{self, BEST, CHECKPOINTS, Elements, LAST, NamedTensor, RunPath};
 use crate::commands::shared::model::named;
-use crate::commands::shared::run::directory::Lock;
+use crate::commands::shared::run::lock::Lock;
 use crate::config::TrainConfig;
 use crate::console::message;
 use crate::error::{Error, Result};

@@ -3,7 +3,7 @@
 //! | | |
 //! |---|---|
 //! | [`configuration`] | what the command line says of it |
-//! | [`directory`] | where a run is, who holds its lock, which files it has |
+//! | [`directory`], [`lock`] | where a run is and which files it has; who trains there |
 //! | [`ended`] | whether it has ended |
 //! | [`compare`] | whether a run may continue with another configuration or other text |
 //! | [`training_data`], [`batches`], [`plan`] | its encoded text; its batches; how many there are and what they need |
@@ -23,6 +23,7 @@ pub mod corpus_tags;
 pub mod directory;
 pub mod ended;
 pub mod init;
+pub mod lock;
 pub mod plan;
 pub mod record;
 pub mod restore;
