@@ -5,8 +5,6 @@
 //! that a `FileReader` can put together itself, with `get_row_iter`, are a vector of named fields with texts of their own each,
 //! and it panics where a column's type is none that it knows.)
 
-use std::fs::File;
-
 use candle_datasets::hub::FileReader;
 use parquet::basic::{Encoding, Type};
 use parquet::column::page::{Page, PageMetadata, PageReader};
@@ -48,7 +46,8 @@ impl ParquetRows {
     /// # Errors
     /// It is damaged, packed in a way that cannot be read, or has no such columns of text.
     pub fn open(shard: &Shard, columns: &Columns) -> Result<Self> {
-        let file = File::open(&shard.path).map_err(|error| Error::io("read the corpus", &shard.name, error))?;
+        let file =
+            crate::file::open_regular(&shard.path).map_err(|error| Error::io("read the corpus", &shard.name, error))?;
         let file = SerializedFileReader::new(file).map_err(|error| damaged(shard, &error))?;
         check(file.metadata()).map_err(|error| damaged(shard, &error))?;
         let schema = file.metadata().file_metadata().schema_descr();
