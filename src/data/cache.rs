@@ -243,7 +243,7 @@ fn names(number: usize) -> [String; 2] {
 /// The directory of an entry, made if it is missing. The user names the one around it, which may be a link.
 fn made(entry: &Path) -> Result<Folder> {
     let (cache, name) = (file::folder_of(entry), entry.file_name().unwrap_or_default());
-    fs::create_dir_all(cache).map_err(|error| cannot_write(cache, error))?;
+    fs::create_dir_all(cache).map_err(|error| cannot_write(entry, error))?;
     let folder = Folder::open(cache).and_then(|cache| cache.made_folder(name, Links::Refused));
     folder.map_err(|error| cannot_write(entry, error))
 }

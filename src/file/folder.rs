@@ -7,6 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{self as system, AtFlags, Dir, FileType, Mode, OFlags};
@@ -109,12 +110,12 @@ impl Folder {
 
     /// Opens a regular file to be read and added to.
     pub fn append(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
-        self.opened(name.as_ref(), OFlags::RDWR | OFlags::APPEND)
+        only_name(self.opened(name.as_ref(), OFlags::RDWR | OFlags::APPEND)?)
     }
 
     /// Opens a regular file to be added to; it is made if it is missing.
     pub fn append_or_make(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
-        self.opened(name.as_ref(), OFlags::RDWR | OFlags::APPEND | OFlags::CREATE)
+        only_name(self.opened(name.as_ref(), OFlags::RDWR | OFlags::APPEND | OFlags::CREATE)?)
     }
 
     /// Opens a regular file to be locked and written to; it is made if it is missing.
@@ -328,6 +329,16 @@ impl Drop for Staged {
             // An incomplete file would only take space. What led here matters more than that it stays.
             let _ = self.folder.remove_file(&self.temporary);
         }
+    }
+}
+
+/// The file, unless it has another name elsewhere: what is added would be added there, too.
+fn only_name(file: File) -> io::Result<File> {
+    match file.metadata()?.nlink() {
+        0 | 1 => Ok(file),
+        _ => Err(io::Error::other(
+            "the file has another name, too (a hard link), and may be somebody else's: remove this one",
+        )),
     }
 }
 

@@ -124,6 +124,14 @@ fn nothing_is_changed_through_a_link() {
         folder.remove("folder").unwrap();
         assert!(folder.is_link(".lock") && !folder.has("folder"));
     }
+    // Nor is a file that has another name elsewhere.
+    folder.remove("log").unwrap();
+    fs::hard_link(&victim, directory.path().join("log")).unwrap();
+    for refused in [folder.append("log").unwrap_err(), folder.append_or_make("log").unwrap_err()] {
+        assert!(refused.to_string().contains("another name"), "{refused}");
+    }
+    folder.replace("log", ".log.new", b"x").unwrap();
+    assert_eq!(fs::read(folder.path().join("log")).unwrap(), b"x");
     // Within what is removed, too.
     fs::create_dir_all(directory.path().join("old/deep")).unwrap();
     plant(elsewhere.path(), "old/deep/link");
@@ -247,4 +255,48 @@ fn a_lock_is_waited_for() {
     heard.recv().unwrap();
     drop(first);
     assert!(waiting.join().unwrap());
+}
+
+/// Other ways to write, rename or remove a file follow links, or do not keep its permissions.
+#[test]
+fn files_are_written_here_alone() {
+    /// Where the user has named the file; and one that is removed by its name.
+    const ALLOWED: &[(&str, &str)] =
+        &[("commands/shared/output.rs", "File::create("), ("hub/download.rs", "fs::remove_file(")];
+    const WAYS: &[&str] = &[
+        " File::create(",
+        "(File::create(",
+        "OpenOptions",
+        "File::options(",
+        "fs::write(",
+        "fs::copy(",
+        "fs::rename(",
+        "fs::remove_file(",
+        "fs::remove_dir_all(",
+        "fs::set_permissions(",
+    ];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let (mut folders, mut found, mut files) = (vec![root.clone()], Vec::new(), 0);
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.ends_with("tests") || path.ends_with("tests.rs") {
+                continue;
+            }
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            files += 1;
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            let code = text.split("#[cfg(test)]").next().unwrap();
+            let name = path.strip_prefix(&root).unwrap().to_str().unwrap();
+            for way in WAYS.iter().filter(|way| code.contains(**way)) {
+                if !ALLOWED.iter().any(|(file, allowed)| *file == name && way.ends_with(allowed)) {
+                    found.push(format!("{name}: {way}"));
+                }
+            }
+        }
+    }
+    assert!(files > 200, "{files}");
+    assert!(found.is_empty(), "{found:?}");
 }

@@ -34,6 +34,7 @@ use super::{Columns, Rows, Shard, in_one_line};
 use crate::data::corpus::PairBlock;
 use crate::data::text::lines::TOO_LONG_HELP;
 use crate::error::{Error, Result};
+use crate::file::open_regular;
 use crate::foreign::guarded;
 use crate::limits;
 use footer::{BYTE_ARRAY, Chunk, Footer, Group, Leaf};
@@ -60,7 +61,7 @@ impl ParquetRows {
     /// # Errors
     /// It is damaged, packed in a way that cannot be read, or has no such columns of text.
     pub fn open(shard: &Shard, columns: &Columns) -> Result<Self> {
-        let file = File::open(&shard.path).map_err(|error| Error::io("read the corpus", &shard.name, error))?;
+        let file = open_regular(&shard.path).map_err(|error| Error::io("read the corpus", &shard.name, error))?;
         let failed = |error| damaged(shard, &error);
         let footer = Footer::read(&file).map_err(failed)?;
         let leaves = footer.leaves().map_err(failed)?;
