@@ -684,7 +684,7 @@ fn the_first_line_that_is_not_utf8_is_named() {
 fn text_of_another_encoding_or_other_line_ends_is_told_of() {
     let project = trained();
     for (input, told) in [
-        (&b"a dog\n\0a\0 \0c\0a\0t\0\n"[..], Some("there are zero bytes in line 2 of stdin (UTF-16")),
+        (&b"a dog\n\0a\0 \0c\0a\0t\0\n"[..], Some("there are zero bytes in line 2 of stdin (text in UTF-16")),
         (b"a dog\ra cat\ra bird\r", Some("there are carriage returns within line 1 of stdin (only a newline")),
         (b"a dog\r\na cat\r\n", None),
     ] {
@@ -694,6 +694,16 @@ fn text_of_another_encoding_or_other_line_ends_is_told_of() {
         let warnings: Vec<_> = said.lines().filter(|line| line.starts_with("warning: there are")).collect();
         assert_eq!(warnings.len(), usize::from(told.is_some()), "{said}");
         assert!(told.is_none_or(|told| warnings[0].contains(told)), "{said}");
+    }
+}
+
+/// Two bytes a character, from the first line on: nothing useful could come of it.
+#[test]
+fn text_of_wide_characters_is_refused() {
+    let project = trained();
+    project.write("source", b"\0a\0 \0d\0o\0g\0\n");
+    for args in [&["translate", "--input", "source"][..], &["score", "--src", "source", "--tgt", "valid.de"]] {
+        fails(&project.mt(&[args, &["--model", "runs/small"]].concat()), 1, &["UTF-16BE", "iconv -f UTF-16BE"]);
     }
 }
 

@@ -19,7 +19,7 @@ use crate::config::{CorpusLocation, SetConfig};
 use crate::console::{Counted, info, note, progress_bar, warning};
 use crate::data::corpus::{read_all, tagged};
 use crate::data::text::lines::{LineFile, read_lines};
-use crate::data::text::packing;
+use crate::data::text::{packing, returns};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::decode::source::Long;
@@ -335,9 +335,14 @@ fn translations(
 
 /// A file, or stdin.
 fn read_file(path: &Path) -> Result<LineFile> {
-    if path != Path::new("-") {
-        return read_lines(path);
+    let file = if path == Path::new("-") { read_stdin() } else { read_lines(path) }?;
+    if let Some(odd) = file.returns() {
+        warning(returns::warning(shown_name(path), odd));
     }
+    Ok(file)
+}
+
+fn read_stdin() -> Result<LineFile> {
     let mut bytes = Vec::new();
     let stdin = BufReader::new(std::io::stdin());
     let read = packing::unpack(stdin).and_then(|mut reader| reader.read_to_end(&mut bytes));

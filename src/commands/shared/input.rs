@@ -213,7 +213,7 @@ impl Oddities {
     fn warnings(self, all: usize, file: &str) -> Vec<String> {
         let kinds = [
             (self.invalid, "bytes that are not UTF-8 were read as U+FFFD, in", ""),
-            (self.zeros, "there are zero bytes in", " (UTF-16 must be converted: iconv -f UTF-16LE -t UTF-8)"),
+            (self.zeros, "there are zero bytes in", " (text in UTF-16 or UTF-32 must be converted, with iconv)"),
             (
                 self.returns,
                 "there are carriage returns within",
