@@ -118,6 +118,9 @@ impl Signature {
         if let Some(placeholder) = Self::of_placeholder(head).filter(|it| !it.is_document) {
             return Some(placeholder);
         }
+        if let Some(office) = of_office(head) {
+            return Some(office);
+        }
         let mut packed = PACKED.iter().filter(|(begin, ..)| !begin.is_empty());
         if let Some((_, _, form, command)) = packed.find(|(begin, ..)| head.starts_with(begin)) {
             return Some(Self::packed(form, command));
@@ -156,6 +159,13 @@ impl Signature {
         Self::of_placeholder(head).filter(|it| it.is_document).or_else(|| of_markup(head))
     }
 
+    /// Whether the first line is an object in JSON that is not empty.
+    pub(crate) fn is_object(head: &[u8]) -> bool {
+        let line = begun(head).split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let object = serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(line);
+        line.starts_with(b"{") && object.is_ok_and(|object| !object.is_empty())
+    }
+
     /// Text of two or four bytes a character, from its first line on.
     pub(crate) fn of_zeros(head: &[u8]) -> Option<Self> {
         head.split(|byte| *byte == b'\n').next().filter(|line| line.contains(&0))?;
@@ -180,6 +190,20 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
 /// Text from its first character that is neither white space nor a byte order mark.
 fn begun(head: &[u8]) -> &[u8] {
     head.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(head).trim_ascii_start()
+}
+
+/// Documents of office programs, which are zip archives: told by the name of the first file in them.
+fn of_office(head: &[u8]) -> Option<Signature> {
+    let length = u16::from_le_bytes(head.strip_prefix(b"PK\x03\x04")?.get(22..24)?.try_into().ok()?);
+    let name = head.get(30..30 + usize::from(length))?;
+    let what = match name {
+        b"[Content_Types].xml" | b"_rels/.rels" => "a document of Microsoft Office",
+        b"mimetype" if contains(head, b"application/epub") => "a book (EPUB)",
+        b"mimetype" => "an OpenDocument file, as LibreOffice writes them",
+        _ => return None,
+    };
+    let help = "save it from its program as plain text in UTF-8, a sheet as text with tabs between columns";
+    Some(Signature::new(format!("is {what}"), help))
 }
 
 /// The name of the outermost element of a document in XML, HTML or SGML, if it begins as one.
@@ -252,14 +276,12 @@ fn of_json(head: &[u8]) -> Option<Signature> {
         return None;
     }
     let is_object = |value: &Value| value.as_object().is_some_and(|object| !object.is_empty());
-    let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let of_line = serde_json::from_slice(line).is_ok_and(|value: Value| is_object(&value));
     let of_all = || match serde_json::from_slice(text) {
         Ok(Value::Array(list)) => list.first().is_some_and(is_object),
         Ok(value) => is_object(&value),
         Err(_) => false,
     };
-    (of_line || of_all()).then(|| {
+    (Signature::is_object(text) || of_all()).then(|| {
         let help = "write the text as plain lines (`jq -r .KEY FILE`), or as a table with tabs ({ tsv = … }); JSON lines of the hub \
                     are read with { hub = … }";
         Signature::document("holds JSON, not plain text", help)
@@ -326,9 +348,17 @@ mod tests {
     fn formats_are_known_by_their_beginnings() {
         let mut tar = vec![b'a'; 600];
         tar[257..262].copy_from_slice(b"ustar");
+        let zip = |name: &str, content: &str| {
+            let lengths = [name.len() as u8, 0, 0, 0];
+            [&b"PK\x03\x04"[..], &[0; 22], &lengths, name.as_bytes(), content.as_bytes()].concat()
+        };
         for (head, what, help) in [
             (POINTER, "Git LFS", "git lfs pull"),
             (b"PK\x03\x04\x14\0", "zip", "`unzip`"),
+            (&zip("train.en", "text"), "zip", "`unzip`"),
+            (&zip("[Content_Types].xml", "<"), "Microsoft Office", "plain text in UTF-8"),
+            (&zip("mimetype", "application/epub+zip"), "EPUB", "plain text in UTF-8"),
+            (&zip("mimetype", "application/vnd.oasis.opendocument.text"), "OpenDocument", "plain text in UTF-8"),
             (b"BZh91AY&SY and more", "bzip2", "`bunzip2`"),
             (b"7z\xBC\xAF\x27\x1C\0\x04", "7-Zip", "`7z x`"),
             (b"\x04\x22\x4D\x18\x64\x40", "lz4", "`lz4 -d`"),

@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{MANIFEST_FILE, disk, run_and_step};
+use crate::console::quoted;
 use crate::error::{Error, Result, check_directory};
 use crate::file;
 
@@ -199,7 +200,9 @@ fn not_complete(dir: &Path) -> Error {
 fn check_file(dir: &Path, entry: &FileEntry, manifest: &Path) -> Result<()> {
     let FileEntry { name, size, sha256 } = entry;
     if !is_plain(name) {
-        return Err(Error::failure(format!("the manifest lists {name:?}, which is not a file beside it")).at(manifest));
+        return Err(
+            Error::failure(format!("the manifest lists {}, which is not a file beside it", quoted(name))).at(manifest)
+        );
     }
     let path = dir.join(name);
     let damaged = |why: String| Error::failure(format!("{name} is damaged: {why}")).at(&path);

@@ -183,6 +183,11 @@ pub fn markup(head: &[u8]) -> Option<String> {
     Signature::of_markup(head).map(|signature| signature.to_string())
 }
 
+/// Whether the first line of a text is an object in JSON that is not empty.
+pub fn begins_with_object(head: &[u8]) -> bool {
+    Signature::is_object(head)
+}
+
 /// Reads the beginning of a stream: what arrives at once, or as much as tells whether it is compressed.
 pub fn read_head(stream: &mut impl Read) -> std::io::Result<Vec<u8>> {
     let mut head = vec![0; 1 << 16];

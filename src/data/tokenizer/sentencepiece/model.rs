@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::proto::{ModelProto, PieceKind};
+use crate::console::quoted;
 use crate::data::tokenizer::vocabulary::{byte_of_piece, byte_piece};
 use crate::error::{Error, Result};
 
@@ -40,7 +41,7 @@ impl Pieces {
             let text = piece.piece.as_str();
             let kind = piece.kind.map_or(Ok(PieceKind::Normal), PieceKind::try_from);
             let Some(kind) = kind.ok().filter(|_| !text.is_empty() && !piece.score.is_nan()) else {
-                return Err(Error::failure(format!("its piece {id}, {text:?}, has no text, kind or score")));
+                return Err(Error::failure(format!("its piece {id}, {}, has no text, kind or score", quoted(text))));
             };
             if kind == PieceKind::Unknown && std::mem::replace(&mut pieces.unknown, id) != u32::MAX {
                 return Err(Error::failure("it has two pieces for unknown text"));
@@ -48,7 +49,7 @@ impl Pieces {
             let of_text = matches!(kind, PieceKind::Normal | PieceKind::UserDefined | PieceKind::Unused);
             let map = if of_text { &mut pieces.of_text } else { &mut pieces.reserved };
             if map.insert(text.into(), id).is_some() {
-                return Err(Error::failure(format!("its piece {text:?} occurs twice")));
+                return Err(Error::failure(format!("its piece {} occurs twice", quoted(text))));
             }
             pieces.texts.push(text.into());
             pieces.scores.push(piece.score);
