@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -198,6 +199,17 @@ pub struct ModelArgs {
     pub checkpoint: Option<String>,
 }
 
+/// A number of a list on the command line, which may have spaces around it.
+fn of_list<T: FromStr>(text: &str) -> Result<T, String> {
+    text.trim().parse().map_err(|_| "a list of numbers is expected, with commas between".to_owned())
+}
+
+/// The name of a feature in n-best lists.
+fn feature_name(text: &str) -> Result<String, String> {
+    let is_wrong = text.is_empty() || text.contains(|c: char| c.is_whitespace() || is_harmful(c) || "=|".contains(c));
+    if is_wrong { Err("a name is expected, without spaces, = and |".to_owned()) } else { Ok(text.to_owned()) }
+}
+
 /// Which models.
 #[derive(Args, Debug, Default)]
 pub struct ModelsArgs {
@@ -212,7 +224,7 @@ pub struct ModelsArgs {
     /// How much each of several models counts, in their order, such as 0.7,0.3 [default: all the same]
     ///
     /// It is a mean of their probabilities, at each token.
-    #[arg(long, value_name = "W", value_delimiter = ',', requires = "model", allow_negative_numbers = true)]
+    #[arg(long, value_name = "W", value_delimiter = ',', requires = "model", allow_hyphen_values = true, value_parser = of_list::<f64>)]
     pub weights: Vec<f64>,
 }
 
@@ -329,24 +341,24 @@ pub struct TranslateArgs {
     /// Write this many translations per line, as `NUMBER ||| TEXT ||| LogProb= X ||| SCORE`; lines are numbered from 0
     ///
     /// The best come first; with --sample, they come in the order in which they were drawn. Two may be the same text in other
-    /// subwords.
+    /// subwords. A text with ||| in it is warned of: only --json keeps it apart from what follows.
     #[arg(long, value_name = "N")]
     pub n_best: Option<usize>,
     /// Begin every translation with this text
     ///
-    /// The translation may continue its last word. If a line is translated in parts, tags (symbols of the vocabulary) at the
-    /// beginning of the text are forced on every part.
+    /// The translation may continue its last word. If a line is translated in parts (--long), the first part begins with the text,
+    /// and every part with the tags (symbols of the vocabulary) at its beginning.
     #[arg(long, value_name = "TEXT", conflicts_with = "prefix_file")]
     pub prefix: Option<OsString>,
     /// Begin the translation of each line with the line of the same number of this file; - for stdin
     ///
-    /// Where that is blank, the translation is free.
+    /// Where that is blank, the translation is free. A blank line of text takes no prefix. With parts, see --prefix.
     #[arg(long, value_name = "FILE")]
     pub prefix_file: Option<PathBuf>,
     /// Read JSON: each line is an object with `text` and, if wanted, `must`, `avoid` and `prefix`
     ///
     /// `must` and `avoid` are lists of phrases that the translation contains, or does not contain, as whole words, spelled like
-    /// this; `prefix` is what it begins with. With `must`, a line has a beam of --beam for each number of its phrases' tokens
+    /// this; `prefix` is what it begins with, or its first part (--long). With `must`, a line has a beam of --beam for each number of its phrases' tokens
     /// (grid beam search), so it takes longer.
     #[arg(long, conflicts_with_all = ["prefix", "prefix_file"])]
     pub json_input: bool,
@@ -370,6 +382,9 @@ pub struct ScoreArgs {
     /// Numbers count source lines from 0, and must not fall. Each line is written with its score, as the feature `Score= X`.
     #[arg(long, value_name = "FILE", conflicts_with = "tgt")]
     pub n_best: Option<PathBuf>,
+    /// Name of that feature: another one for each model whose scores a list gets
+    #[arg(long, value_name = "NAME", default_value = "Score", requires = "n_best", value_parser = feature_name)]
+    pub feature: String,
     /// Put this tag in front of each line, as `tag` of the corpora does in training: the language to translate into
     #[arg(long, value_name = "TAG")]
     pub tag: Option<String>,

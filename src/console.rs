@@ -9,6 +9,8 @@ use std::sync::OnceLock;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
+use crate::limits::LONGEST_QUOTED;
+
 /// What work tells its caller on the way, who decides what of it is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
@@ -147,6 +149,19 @@ pub fn harmless(text: &str) -> Cow<'_, str> {
 /// As [`harmless`], but line breaks are escaped, too: for text that others wrote, inside a message.
 pub fn in_one_line(text: &str) -> Cow<'_, str> {
     escaped(text, |c| is_harmful(c) && c != '\t', |c| c.escape_default().to_string())
+}
+
+/// The beginning of what others wrote, as much as a message quotes.
+pub fn brief(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(LONGEST_QUOTED).and_then(|(end, _)| text.get(..end)) {
+        Some(beginning) => format!("{beginning}…").into(),
+        None => text.into(),
+    }
+}
+
+/// The same in quotes, with escapes.
+pub fn quoted(text: &str) -> String {
+    format!("{:?}", brief(text))
 }
 
 /// JSON whose harmful characters are written as JSON's escapes: it says the same.

@@ -11,6 +11,8 @@ use std::time::Duration;
 pub(crate) const MOST_ERRORS: usize = 100;
 /// Characters of one part of a message: what is wrong, where, or what to do.
 pub(crate) const LONGEST_MESSAGE: usize = 4000;
+/// Characters of a word, a line or a value of others that a message quotes.
+pub(crate) const LONGEST_QUOTED: usize = 80;
 
 // Pictures.
 

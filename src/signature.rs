@@ -118,6 +118,9 @@ impl Signature {
         if let Some(placeholder) = Self::of_placeholder(head).filter(|it| !it.is_document) {
             return Some(placeholder);
         }
+        if let Some(office) = of_office(head) {
+            return Some(office);
+        }
         let mut packed = PACKED.iter().filter(|(begin, ..)| !begin.is_empty());
         if let Some((_, _, form, command)) = packed.find(|(begin, ..)| head.starts_with(begin)) {
             return Some(Self::packed(form, command));
@@ -156,12 +159,27 @@ impl Signature {
         Self::of_placeholder(head).filter(|it| it.is_document).or_else(|| of_markup(head))
     }
 
-    /// Text whose lines are not sentences: documents of other programs, and text of two bytes a character.
+    /// Whether the first line is an object in JSON that is not empty.
+    pub(crate) fn is_object(head: &[u8]) -> bool {
+        let line = begun(head).split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let object = serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(line);
+        line.starts_with(b"{") && object.is_ok_and(|object| !object.is_empty())
+    }
+
+    /// Text of two or four bytes a character, from its first line on.
+    pub(crate) fn of_zeros(head: &[u8]) -> Option<Self> {
+        head.split(|byte| *byte == b'\n').next().filter(|line| line.contains(&0))?;
+        let encoding = wide_encoding(head, 0)?;
+        let help = format!("convert it with `iconv -f {encoding} -t UTF-8`");
+        Some(Self::new(format!("is text in {encoding}, not UTF-8"), help))
+    }
+
+    /// Text whose lines are not sentences: documents of other programs.
     pub(crate) fn of_document(head: &[u8]) -> Option<Self> {
         if let Some(page) = Self::of_placeholder(head) {
             return Some(page);
         }
-        of_markup(head).or_else(|| of_json(head)).or_else(|| of_zeros(head))
+        of_markup(head).or_else(|| of_json(head))
     }
 }
 
@@ -172,6 +190,20 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
 /// Text from its first character that is neither white space nor a byte order mark.
 fn begun(head: &[u8]) -> &[u8] {
     head.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(head).trim_ascii_start()
+}
+
+/// Documents of office programs, which are zip archives: told by the name of the first file in them.
+fn of_office(head: &[u8]) -> Option<Signature> {
+    let length = u16::from_le_bytes(head.strip_prefix(b"PK\x03\x04")?.get(22..24)?.try_into().ok()?);
+    let name = head.get(30..30 + usize::from(length))?;
+    let what = match name {
+        b"[Content_Types].xml" | b"_rels/.rels" => "a document of Microsoft Office",
+        b"mimetype" if contains(head, b"application/epub") => "a book (EPUB)",
+        b"mimetype" => "an OpenDocument file, as LibreOffice writes them",
+        _ => return None,
+    };
+    let help = "save it from its program as plain text in UTF-8, a sheet as text with tabs between columns";
+    Some(Signature::new(format!("is {what}"), help))
 }
 
 /// The name of the outermost element of a document in XML, HTML or SGML, if it begins as one.
@@ -244,14 +276,12 @@ fn of_json(head: &[u8]) -> Option<Signature> {
         return None;
     }
     let is_object = |value: &Value| value.as_object().is_some_and(|object| !object.is_empty());
-    let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let of_line = serde_json::from_slice(line).is_ok_and(|value: Value| is_object(&value));
     let of_all = || match serde_json::from_slice(text) {
         Ok(Value::Array(list)) => list.first().is_some_and(is_object),
         Ok(value) => is_object(&value),
         Err(_) => false,
     };
-    (of_line || of_all()).then(|| {
+    (Signature::is_object(text) || of_all()).then(|| {
         let help = "write the text as plain lines (`jq -r .KEY FILE`), or as a table with tabs ({ tsv = … }); JSON lines of the hub \
                     are read with { hub = … }";
         Signature::document("holds JSON, not plain text", help)
@@ -262,28 +292,24 @@ fn of_json(head: &[u8]) -> Option<Signature> {
 const SEEN: usize = 200;
 const FEW_ZEROS: usize = 4;
 
-/// The form of UTF-16 that bytes are in, by where their zeros are: of most characters, one byte of two is zero. `first` is the
-/// number of the first byte in the text.
-pub(crate) fn utf_16(bytes: &[u8], first: u64) -> Option<&'static str> {
-    let place_of_zero = |(i, &byte): (u64, &u8)| (byte == 0).then_some((first + i) % 2);
-    let zeros = (0..).zip(bytes.iter().take(SEEN)).filter_map(place_of_zero);
-    let (low, high): (Vec<u64>, Vec<u64>) = zeros.partition(|place| *place == 1);
-    if low.len() > FEW_ZEROS + high.len() {
-        Some("UTF-16LE")
-    } else if high.len() > FEW_ZEROS + low.len() {
-        Some("UTF-16BE")
-    } else {
-        None
+/// The encoding of two or four bytes a character that bytes are in, by where their zeros are: of most characters, half the bytes
+/// or more are zero. `first` is the number of the first byte in the text.
+pub(crate) fn wide_encoding(bytes: &[u8], first: u64) -> Option<&'static str> {
+    let bytes = bytes.get(..SEEN).unwrap_or(bytes);
+    let zeros = [0, 1, 2, 3].map(|place| {
+        let is_there = |(i, byte): &(u64, &u8)| **byte == 0 && i % 4 == place;
+        (first..).zip(bytes).filter(is_there).count()
+    });
+    // No character needs the last of four bytes, and few the one before it.
+    let is_always = zeros.map(|count| count > 1 && count >= bytes.len() / 4);
+    let (low, high) = (zeros[1] + zeros[3], zeros[0] + zeros[2]);
+    match is_always {
+        [_, false, true, true] | [false, _, true, true] => Some("UTF-32LE"),
+        [true, true, _, false] | [true, true, false, _] => Some("UTF-32BE"),
+        _ if low > FEW_ZEROS + high => Some("UTF-16LE"),
+        _ if high > FEW_ZEROS + low => Some("UTF-16BE"),
+        _ => None,
     }
-}
-
-/// UTF-16 of which each byte is one of UTF-8, too.
-fn of_zeros(head: &[u8]) -> Option<Signature> {
-    let first = head.get(..SEEN).unwrap_or(head);
-    std::str::from_utf8(first).ok()?;
-    let encoding = utf_16(first, 0)?;
-    let help = format!("convert it with `iconv -f {encoding} -t UTF-8`");
-    Some(Signature::new(format!("is text in {encoding}, not UTF-8"), help))
 }
 
 #[cfg(test)]
@@ -322,9 +348,17 @@ mod tests {
     fn formats_are_known_by_their_beginnings() {
         let mut tar = vec![b'a'; 600];
         tar[257..262].copy_from_slice(b"ustar");
+        let zip = |name: &str, content: &str| {
+            let lengths = [name.len() as u8, 0, 0, 0];
+            [&b"PK\x03\x04"[..], &[0; 22], &lengths, name.as_bytes(), content.as_bytes()].concat()
+        };
         for (head, what, help) in [
             (POINTER, "Git LFS", "git lfs pull"),
             (b"PK\x03\x04\x14\0", "zip", "`unzip`"),
+            (&zip("train.en", "text"), "zip", "`unzip`"),
+            (&zip("[Content_Types].xml", "<"), "Microsoft Office", "plain text in UTF-8"),
+            (&zip("mimetype", "application/epub+zip"), "EPUB", "plain text in UTF-8"),
+            (&zip("mimetype", "application/vnd.oasis.opendocument.text"), "OpenDocument", "plain text in UTF-8"),
             (b"BZh91AY&SY and more", "bzip2", "`bunzip2`"),
             (b"7z\xBC\xAF\x27\x1C\0\x04", "7-Zip", "`7z x`"),
             (b"\x04\x22\x4D\x18\x64\x40", "lz4", "`lz4 -d`"),
@@ -365,8 +399,6 @@ mod tests {
             (b"{\"translation\": {\"en\": \"a\", \"de\": \"b\"}}\n{\"", "JSON"),
             (b"[\n {\"a\": \"b\"},\n {\"a\": \"c\"}\n]\n", "JSON"),
             (b"{\n \"a\": \"b\"\n}", "JSON"),
-            (b"a\0 \0s\0e\0n\0t\0e\0n\0c\0e\0.\0\n\0", "UTF-16LE"),
-            (b"\0a\0 \0s\0e\0n\0t\0e\0n\0c\0e\0.\0\n", "UTF-16BE"),
         ] {
             let found = Signature::of_document(head).unwrap();
             assert!(found.to_string().contains(what), "{found}");
@@ -384,9 +416,11 @@ mod tests {
             b"[Music]\n",
             b"{\"a\": 1} is an object\n",
             b"zero \0 and \0\0\n",
+            b"\0\0\0\0\0\0\0\0\0\0\0\0",
             b"< html >\n",
         ] {
-            assert_eq!(Signature::of_document(text), None, "{:?}", String::from_utf8_lossy(text));
+            let found = Signature::of_document(text).or_else(|| Signature::of_zeros(text));
+            assert_eq!(found, None, "{:?}", String::from_utf8_lossy(text));
         }
     }
 }

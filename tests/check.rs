@@ -41,6 +41,36 @@ fn with(project: &Project, changes: &[(usize, &[u8], &[u8])]) {
     }
 }
 
+/// As training refuses it, and nothing that follows from it is told.
+#[test]
+fn line_ends_and_encodings_that_training_refuses() {
+    let project = Project::new();
+    let [english, german] = ["train.en", "train.de"].map(|name| std::fs::read_to_string(project.path(name)).unwrap());
+    let rows: String = english.lines().zip(german.lines()).map(|(en, de)| format!("{en}\t{de}\n")).collect();
+    let old = |text: &str| text.replace('\n', "\r").into_bytes();
+    let wide = |text: &str| format!("\u{FEFF}{text}").encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<u8>>();
+    let table = "data.train=[{ tsv = \"t.tsv\", source = 1, target = 2 }]";
+    let mixed = [rows.as_bytes(), &old(&rows)].concat();
+    for (files, set, told) in [
+        (&[("t.tsv", old(&rows))][..], Some(table), &["carriage returns", "`tr '\\r' '\\n'", "t.tsv"][..]),
+        (&[("t.tsv", mixed)], Some(table), &["carriage returns", "`tr '\\r' '\\n'", "t.tsv:121"]),
+        (&[("train.en", old(&english)), ("train.de", old(&german))], None, &["carriage returns", "`tr '\\r' '\\n'"]),
+        (&[("train.en", wide(&english)), ("train.de", wide(&german))], None, &["iconv -f UTF-16 "]),
+    ] {
+        files.iter().for_each(|(name, bytes)| project.write(name, bytes));
+        let set: Vec<&str> = set.iter().flat_map(|set| ["--set", set]).collect();
+        for command in ["check", "train", "prepare"] {
+            let output = project.mt(&[&[command, "--config", "small.toml"][..], &set].concat());
+            fails(&output, 1, told);
+            let said = stdout(&output) + &stderr(&output);
+            assert!(
+                !said.contains("LATIN1") && !said.contains("no pair is left") && !said.contains("ended in"),
+                "{said}"
+            );
+        }
+    }
+}
+
 /// All of them, not only the first, which is where training stops.
 #[test]
 fn rows_of_too_few_columns_are_counted_and_named() {
@@ -161,6 +191,11 @@ fn what_would_happen_only_after_the_end_is_warned_of() {
     let valid = "training ends at update 12, before the first validation at `valid.every` = 13";
     let all = said(["train.max_updates=12", "train.schedule.warmup=12", "valid.every=13"]);
     assert!(all.contains(warmup) && all.contains(valid), "{all}");
+    let patience = "training ends at update 12, before `valid.patience_after` = 13";
+    for (key, is_told) in [("valid.patience=2", true), ("valid.patience=0", false)] {
+        let said = said(["train.max_updates=12", key, "valid.patience_after=13"]);
+        assert_eq!(said.contains(patience), is_told, "{said}");
+    }
     let none = said(["train.max_updates=12", "train.schedule.warmup=11", "valid.every=12"]);
     assert!(!none.contains("training ends at update 12") && !none.contains("the learning rate is"), "{none}");
     let high = said(["train.schedule.learning_rate=0.2", "train.schedule.warmup=8", "valid.every=12"]);

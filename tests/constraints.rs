@@ -108,6 +108,10 @@ fn each_line_has_its_prefix() {
     project.write("prefixes", format!("\nder {}\n\n\n", "Hund ".repeat(2000)));
     let args = ["translate", "--model", "runs/small", "-q", "--input", "input", "--prefix-file", "prefixes"];
     fails(&project.mt(&args), 1, &["prefixes:2", "the prefix has"]);
+    project.write("prefixes", "\nder\n");
+    project.write("blank", "the cat\n\n");
+    let args_of_blank = ["translate", "--model", "runs/small", "-q", "--input", "blank", "--prefix-file", "prefixes"];
+    fails(&project.mt(&args_of_blank), 1, &["prefixes:2", "a blank line has a blank translation, without any prefix"]);
     fails(&project.mt(&[&args[..], &["--prefix", "a"]].concat()), 2, &["--prefix-file"]);
     fails(&project.mt(&["translate", "--model", "runs/small", "--prefix-file", "-"]), 2, &["cannot both be stdin"]);
     fails(&project.mt(&[&args[..], &["--output", "prefixes"]].concat()), 2, &["same file"]);
@@ -196,10 +200,13 @@ fn what_no_line_can_demand_is_named_with_its_line() {
     for (bad, told) in [
         ("the cat", "not a line of --json-input"),
         ("", "not a line of --json-input"),
+        (r#"["the cat", null, null, null]"#, "it is no object"),
+        ("3", "it is no object"),
+        (r#"{"text": " ", "prefix": "der"}"#, "without any prefix"),
         (r#"{"text": "a", "musts": []}"#, "unknown field `musts`"),
         (r#"{"must": ["a"]}"#, "missing field `text`"),
         (r#"{"text": 3}"#, "invalid type"),
-        (r#"{"text": "a", "must": "b"}"#, "invalid type"),
+        (r#"{"text": "a", "must": "b"}"#, "expected a list"),
         (r#"{"text": "a", "must": [" "]}"#, "is blank"),
         (r#"{"text": " ", "must": ["b"]}"#, "a blank line"),
         (r#"{"text": "a", "must": ["Hund frisst"], "avoid": ["frisst"]}"#, "is to be avoided, but is part of"),
@@ -246,7 +253,7 @@ fn an_ensemble_counts_its_models_by_weight() {
             assert!((mean - expected).abs() < 1e-4, "{mean} {expected}");
         }
     }
-    assert_eq!(score(&both), score(&[&both[..], &["--weights", "0.2,0.2"]].concat()));
+    assert_eq!(score(&both), score(&[&both[..], &["--weights", "0.2, 0.2"]].concat()));
     // Nearly all of the weight is nearly that model alone, in translation and evaluation too.
     let translated = |args: &[&str]| {
         let output = project.mt(&[&["translate", "-q", "--input", "source"], args].concat());
@@ -265,6 +272,7 @@ fn an_ensemble_counts_its_models_by_weight() {
         ("1,0", "positive numbers"),
         ("1,-1", "positive numbers"),
         ("nan,1", "positive numbers"),
+        ("-1,2", "positive numbers"),
         ("1,x", "--weights"),
     ] {
         fails(&project.mt(&[&["translate", "a"], &both[..], &["--weights", weights]].concat()), 2, &[told]);
@@ -309,6 +317,24 @@ fn n_best_lists_are_scored_beside_their_sources() {
     let output = score(&["--n-best", "list"]);
     fails(&output, 1, &["list:3", "no source 7"]);
     assert_eq!(stdout(&output).lines().count(), 2);
+    // Of another model, under another name.
+    project.write("list", &scored);
+    fails(&score(&["--n-best", "list"]), 1, &["list:1", "has a feature `Score=` already", "--feature"]);
+    succeeds(&score(&["--n-best", "list", "--json"]));
+    let again = score(&["--n-best", "list", "--feature", "Other"]);
+    succeeds(&again);
+    assert!(stdout(&again).lines().all(|line| line.contains(" Score= ") && line.contains(" Other= ")));
+    for name in ["", "a b", "a=", "a|b"] {
+        fails(&score(&["--n-best", "list", "--feature", name]), 2, &["a name is expected"]);
+    }
+    project.write("list", "0 ||| die ||| Katze ||| F= 1 ||| 2\n");
+    let separated = project.mt(&["score", "--model", "runs/small", "--src", "source", "--n-best", "list", "--json"]);
+    assert_eq!(values(&stdout(&separated))[0]["target"], "die ||| Katze");
+    assert!(stderr(&separated).contains("there is a ||| before the features in line 1 of list"));
+    project.write("list", "");
+    let empty = project.mt(&["score", "--model", "runs/small", "--src", "source", "--n-best", "list"]);
+    succeeds(&empty);
+    assert!(stderr(&empty).contains("note: there is no translation to score"), "{}", stderr(&empty));
     fails(&score(&[]), 2, &["--tgt"]);
     fails(&score(&["--n-best", "list", "--tgt", "source"]), 2, &["--n-best"]);
     assert!(!stderr(&output).is_empty());

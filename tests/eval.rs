@@ -399,6 +399,13 @@ fn what_is_no_text_is_not_scored() {
             assert_eq!(stdout(&output), "");
         }
     }
+    // Lines that end as on old Macs are none; a carriage return within is told of.
+    project.write("old", "a\rb\rc\rd\re\rf\r");
+    fails(&project.mt(&["eval", "--hyp", "old", "--ref", "valid.de"]), 1, &["carriage returns", "`tr '\\r' '\\n'"]);
+    project.write("mixed", "a\nb\nc\rc\nd\ne\nf\n");
+    let output = project.mt(&["eval", "--hyp", "mixed", "--ref", "valid.de"]);
+    succeeds(&output);
+    assert!(stderr(&output).contains("mixed: 1 line has carriage returns within (line 3"), "{}", stderr(&output));
     // Text in such a language is text.
     project.write("xml", "<b>\n".repeat(6));
     succeeds(&project.mt(&["eval", "--hyp", "xml", "--ref", "valid.de"]));

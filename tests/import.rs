@@ -503,6 +503,10 @@ fn what_is_wrong_is_said_once_and_where() {
     assert_eq!(errors(&output), 1, "{}", stderr(&output));
     fails(&import(&|config| config["bad_words_ids"] = json!([[999]])), 1, &["`bad_words_ids` has the id 999"]);
     fails(&import(&|config| config["bad_words_ids"] = 5.into()), 1, &["`bad_words_ids` is 5, which is not a list"]);
+    let output = import(&|config| config["bad_words_ids"] = json!([1, 2]));
+    fails(&output, 1, &["`bad_words_ids` has ids where it should have lists of them: `[[7], [8]]`"]);
+    assert_eq!(errors(&output), 1, "{}", stderr(&output));
+    fails(&import(&|config| config["num_beams"] = "x".repeat(5000).into()), 1, &["xxx…, which is not"]);
     fails(&import(&|config| config["encoder_layers"] = 5000.into()), 1, &["5000 layers", "model.safetensors"]);
 
     fails(&import(&|config| config["length_penalty"] = 1e300.into()), 1, &["settings", "`decode.length_penalty`"]);

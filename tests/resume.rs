@@ -1417,11 +1417,21 @@ fn models_are_averaged_by_their_weights() {
         assert_eq!(stderr(&output).contains("warning: these models have little in common"), is_apart, "{other}");
     }
     // How long sequences may be is no weight, unless positions are learned.
-    let longer = sets(&["train.init=runs/small", "train.max_updates=1", "valid.every=0", "model.max_length=512"]);
+    let longer = sets(&[
+        "train.init=runs/small",
+        "train.max_updates=1",
+        "valid.every=0",
+        "model.max_length=512",
+        "data.max_length=31",
+    ]);
     succeeds(&project.train(&[&["--run-dir", "longer"], &longer[..]].concat()));
     let output = project.mt(&["average", "runs/small", "longer", "--out", "both"]);
     succeeds(&output);
-    assert!(stderr(&output).contains("comes first: `model.max_length` = 1024"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("comes first: `model.max_length` = 1024, `data.max_length` = "),
+        "{}",
+        stderr(&output)
+    );
     succeeds(&project.mt(&["translate", "--model", "both", "a dog"]));
     let learned = |run: &str, max_length: &str| {
         let keys = ["model.positions=learned", "train.max_updates=1", "valid.every=0", max_length];

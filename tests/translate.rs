@@ -285,6 +285,54 @@ fn a_line_far_down_is_named_by_its_number() {
     }
 }
 
+/// Other programs know no escape for it.
+#[test]
+fn separators_in_a_translation_are_warned_of() {
+    let project = Project::new();
+    for name in ["train.en", "train.de"] {
+        let text = std::fs::read_to_string(project.path(name)).unwrap();
+        project.write(name, text.replace("a dog", "a ||| dog").replace("ein Hund", "ein ||| Hund"));
+    }
+    succeeds(&project.train(&["--set", "train.max_updates=4"]));
+    for (more, told) in [
+        (&["--n-best", "2"][..], true),
+        (&["--alignment"], true),
+        (&["--n-best", "2", "--json"], false),
+        (&["--alignment", "--json"], false),
+        (&[], false),
+    ] {
+        let args = ["translate", "--model", "runs/small", "--max-length", "16", "--prefix", "ein ||| Hund"];
+        let output = project.mt_with_input(&[&args[..], more].concat(), b"\na dog\n");
+        succeeds(&output);
+        let said = stderr(&output);
+        let found = said.contains("1 of 2 lines (line 2) has a translation with ||| in it");
+        assert_eq!(found, told, "{more:?}: {said}");
+    }
+}
+
+/// Who forgets --json-input gets its lines translated, but is told so.
+#[test]
+fn lines_of_json_and_no_lines_are_told_of() {
+    let project = trained();
+    let input = b"{\"text\": \"the cat\"}\n{\"text\": \"a dog\"}\n";
+    project.write("requests", input);
+    let args = ["translate", "--model", "runs/small", "--max-length", "4"];
+    for (more, told) in [(&[][..], true), (&["--json-input"], false)] {
+        let output = project.mt_with_input(&[&args[..], more].concat(), input);
+        assert_eq!(stdout(&output).lines().count(), 2);
+        assert_eq!(stderr(&output).contains("reads such with --json-input"), told, "{}", stderr(&output));
+    }
+    let output = project.mt(&["score", "--model", "runs/small", "--src", "requests", "--tgt", "requests"]);
+    assert!(stderr(&output).contains("the first line is a JSON object"), "{}", stderr(&output));
+    let output = project.mt_with_input(&args, b"");
+    succeeds(&output);
+    assert!(stderr(&output).contains("note: there is no line to translate"), "{}", stderr(&output));
+    for text in ["{} is empty\n", "{}\n", "{\"a\": \n", "[\"a\"]\n"] {
+        let output = project.mt_with_input(&args, text.as_bytes());
+        assert!(!stderr(&output).contains("JSON"), "{text}: {}", stderr(&output));
+    }
+}
+
 #[test]
 fn what_cannot_be_searched_with_is_refused() {
     let project = trained();
@@ -684,7 +732,7 @@ fn the_first_line_that_is_not_utf8_is_named() {
 fn text_of_another_encoding_or_other_line_ends_is_told_of() {
     let project = trained();
     for (input, told) in [
-        (&b"a dog\n\0a\0 \0c\0a\0t\0\n"[..], Some("there are zero bytes in line 2 of stdin (UTF-16")),
+        (&b"a dog\n\0a\0 \0c\0a\0t\0\n"[..], Some("there are zero bytes in line 2 of stdin (text in UTF-16")),
         (b"a dog\ra cat\ra bird\r", Some("there are carriage returns within line 1 of stdin (only a newline")),
         (b"a dog\r\na cat\r\n", None),
     ] {
@@ -694,6 +742,16 @@ fn text_of_another_encoding_or_other_line_ends_is_told_of() {
         let warnings: Vec<_> = said.lines().filter(|line| line.starts_with("warning: there are")).collect();
         assert_eq!(warnings.len(), usize::from(told.is_some()), "{said}");
         assert!(told.is_none_or(|told| warnings[0].contains(told)), "{said}");
+    }
+}
+
+/// Two bytes a character, from the first line on: nothing useful could come of it.
+#[test]
+fn text_of_wide_characters_is_refused() {
+    let project = trained();
+    project.write("source", b"\0a\0 \0d\0o\0g\0\n");
+    for args in [&["translate", "--input", "source"][..], &["score", "--src", "source", "--tgt", "valid.de"]] {
+        fails(&project.mt(&[args, &["--model", "runs/small"]].concat()), 1, &["UTF-16BE", "iconv -f UTF-16BE"]);
     }
 }
 

@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{MANIFEST_FILE, MODEL_FILE, disk, run_and_step};
+use crate::console::quoted;
 use crate::error::{Error, Result, check_directory};
 use crate::file;
 use crate::limits::MANIFEST_FILES;
@@ -252,7 +253,9 @@ fn not_complete(dir: &Path) -> Error {
 fn open_file(dir: &Path, entry: &FileEntry, manifest: &Path) -> Result<File> {
     let name = &entry.name;
     if !is_plain(name) {
-        return Err(Error::failure(format!("the manifest lists {name:?}, which is not a file beside it")).at(manifest));
+        return Err(
+            Error::failure(format!("the manifest lists {}, which is not a file beside it", quoted(name))).at(manifest)
+        );
     }
     let path = dir.join(name);
     file::patiently(|| file::open_regular(&path)).map_err(|error| match error.kind() {

@@ -98,10 +98,14 @@ fn of_models(models: &[PathBuf], args: &AverageArgs, common: &Common) -> Result<
     if !differing.is_empty() {
         return Err(Error::many(differing));
     }
-    let lengths: Vec<usize> = found.iter().map(|model| model.config.model.max_length).collect();
-    if lengths.iter().any(|length| *length != lengths[0]) {
-        let (length, first) = (lengths[0], models[0].display());
-        note(format_args!("the configuration is that of {first}, which comes first: `model.max_length` = {length}"));
+    let lengths: [(&str, fn(&Config) -> usize); 2] =
+        [("model.max_length", |config| config.model.max_length), ("data.max_length", |config| config.data.max_length)];
+    let differs = |of: &fn(&Config) -> usize| others.iter().any(|other| of(&other.config) != of(config));
+    let differing = lengths.iter().filter(|(_, of)| differs(of)).map(|(key, of)| format!("`{key}` = {}", of(config)));
+    let differing: Vec<String> = differing.collect();
+    if !differing.is_empty() {
+        let (first, lengths) = (models[0].display(), differing.join(", "));
+        note(format_args!("the configuration is that of {first}, which comes first: {lengths}"));
     }
     let parameters = layout::layout(&config.model, vocabulary(tokenizers));
     let slots = slots(parameters.entries());

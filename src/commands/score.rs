@@ -8,14 +8,14 @@ use serde_json::json;
 use super::shared::decimals::decimals;
 use super::shared::decoding::translator;
 use super::shared::doubtful::of_unknown;
-use super::shared::input::{Input, shown_name, with_tag};
+use super::shared::input::{shown_name, with_tag};
 use super::shared::model;
 use super::shared::output::{Output, refuse_inputs};
-use super::shared::pairs::{Pair, Pairs};
+use super::shared::pairs::{Pair, Pairs, Targets};
 use super::shared::tags::{self, Tags};
 use super::shared::written::Written;
 use crate::cli::{Common, ScoreArgs};
-use crate::console::{harmless_json, warning};
+use crate::console::{harmless_json, note, warning};
 use crate::data::corpus::Side;
 use crate::decode::source::BeyondPositions;
 use crate::decode::translate::{Fit, Translator};
@@ -39,7 +39,11 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
     let (first, others) = model::load_all(&args.models, common)?;
     let translator = translator(&first, &others, &args.models.weights, args.precision.as_deref())?;
     let batch_tokens = args.batch_tokens.unwrap_or(first.config.decode.batch_tokens);
-    let mut pairs = Pairs::open([&args.src, target], args.n_best.is_some())?;
+    let targets = match &args.n_best {
+        Some(_) => Targets::Lists((!common.json).then_some(&args.feature)),
+        None => Targets::Lines,
+    };
+    let mut pairs = Pairs::open([&args.src, target], targets)?;
     let mut unscored = Unscored::default();
     let written = Written::watch(args.output.as_deref(), ProgressBar::hidden())?;
     let of_models = model::files_of(&first, &others);
@@ -87,7 +91,7 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
                 let score = if is_scored { scores.next() } else { None };
                 output.line(&shown(&translator, (source, pair), score, args, common))?;
             }
-            written.note(pairs.inputs.iter().flat_map(Input::warnings).chain(tags.warnings()).collect());
+            written.note([pairs.warnings(), tags.warnings()].concat());
             output.flush()
         });
         result.map_err(|error| written.how_far(error, output.cut_back()))?;
@@ -95,7 +99,10 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
             break refused;
         }
     };
-    pairs.inputs.iter().flat_map(Input::warnings).for_each(warning);
+    pairs.warnings().into_iter().for_each(warning);
+    if refused.is_none() && pairs.is_empty() {
+        note("there is no translation to score");
+    }
     tags.warnings().into_iter().chain(of_unknown("target", unknown, all)).for_each(warning);
     let errors: Vec<Error> = unscored.errors().chain(refused).collect();
     if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
@@ -125,7 +132,7 @@ fn shown(
     }
     let number = if args.normalize { average } else { sum }.map_or_else(|| "nan".to_owned(), decimals);
     match &pair.entry {
-        Some(entry) => entry.with(&pair.target, "Score", &number),
+        Some(entry) => entry.with(&pair.target, &args.feature, &number),
         None => number,
     }
 }

@@ -112,7 +112,12 @@ struct Writer<'a> {
     tags: Tags<'a>,
     /// Lines for which the search found fewer translations than `--n-best` asks for.
     fewer: SomeLines,
+    /// Lines with a translation that has what separates it from what is written after it.
+    separated: SomeLines,
 }
+
+/// What separates a translation from what is written after it. Other programs know no escape for it.
+const SEPARATOR: &str = "|||";
 
 impl<'a> Writer<'a> {
     fn open(
@@ -132,6 +137,7 @@ impl<'a> Writer<'a> {
             doubtful: Doubtful::new(translator),
             tags: Tags::new(&model.tokenizers.source, args.tag.as_deref()),
             fewer: SomeLines::default(),
+            separated: SomeLines::default(),
         })
     }
 
@@ -186,6 +192,15 @@ impl<'a> Writer<'a> {
         }
         self.doubtful.count(translation);
         self.tags.count(line);
+        let has_separator = |candidate: &Candidate| candidate.text.contains(SEPARATOR);
+        let is_separated = match self.common.json {
+            true => false,
+            false if n_best => translation.n_best.iter().any(has_separator),
+            false => self.args.alignment && has_separator(translation.best()),
+        };
+        if is_separated {
+            self.separated.add(self.doubtful.lines());
+        }
         // An empty line has one translation.
         let is_translated = !translation.parts.is_empty();
         if is_translated && self.args.n_best.is_some_and(|wanted| translation.n_best.len() < wanted) {
@@ -201,7 +216,10 @@ impl<'a> Writer<'a> {
 
     /// Warnings about the lines so far.
     fn warnings(&self) -> Vec<String> {
-        [self.doubtful.warnings(), self.tags.warnings()].concat()
+        let separated = self.separated.subject(self.doubtful.lines(), "line", ["has", "have"]).map(|lines_have| {
+            format!("{lines_have} a translation with {SEPARATOR} in it: its end cannot be told for sure (--json can)")
+        });
+        self.doubtful.warnings().into_iter().chain(self.tags.warnings()).chain(separated).collect()
     }
 
     /// Closes the files, and warns.
@@ -210,6 +228,9 @@ impl<'a> Writer<'a> {
             file.finish()?;
         }
         self.warnings().into_iter().for_each(warning);
+        if self.doubtful.lines() == 0 {
+            note("there is no line to translate");
+        }
         if let (Some(lines_have), Some(wanted)) =
             (self.fewer.subject(self.doubtful.lines(), "line", ["has", "have"]), self.args.n_best)
         {

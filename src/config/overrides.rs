@@ -6,13 +6,12 @@ use std::rc::Rc;
 
 use super::document::{Entry, Item, Origin, Source, Table, Value, get, parse_value, why_no_value};
 use super::schema::{FORMS, find, lookup};
+use crate::console::brief;
 use crate::error::{Error, Result};
 use crate::key::Kind;
 
 const HELP: &str = "write --set section.key=VALUE";
 const MOST_PARTS: usize = 8;
-/// Most characters of an override that a message shows.
-const SHOWN: usize = 80;
 
 /// An override, split at its first `=`.
 pub(super) struct Override<'s> {
@@ -28,7 +27,7 @@ impl<'s> Override<'s> {
     ///
     /// There is no `=`, or the key or a part of it is empty, or it has too many parts.
     pub fn parse(text: &'s str) -> Result<Self> {
-        let wrong = |what: &str| Error::usage(format!("`{}` {what}", shown(text))).at(place(text)).help(HELP);
+        let wrong = |what: &str| Error::usage(format!("`{}` {what}", brief(text))).at(place(text)).help(HELP);
         let (path, value) = text.split_once('=').ok_or_else(|| wrong("has no `=`"))?;
         // `data.train[0].weight` is the same as `data.train.0.weight`.
         let index = |part: &'s str| match part.trim().strip_suffix(']').and_then(|part| part.split_once('[')) {
@@ -190,13 +189,5 @@ fn has_form(layer: &Table, table: &str) -> bool {
 
 /// The place of an override in messages.
 fn place(text: &str) -> PathBuf {
-    PathBuf::from(format!("--set {}", shown(text)))
-}
-
-/// An override as a message shows it: shortened if it is long.
-fn shown(text: &str) -> String {
-    match text.char_indices().nth(SHOWN).and_then(|(end, _)| text.get(..end)) {
-        Some(beginning) => format!("{beginning}…"),
-        None => text.to_owned(),
-    }
+    PathBuf::from(format!("--set {}", brief(text)))
 }

@@ -10,6 +10,7 @@ use super::init;
 use super::model::{ModelConfig, PositionKind, Sinusoid, Tie};
 use super::sections::{Config, TokenizerConfig};
 use super::train::ScheduleConfig;
+use crate::console::quoted;
 use crate::data::tokenizer::{Normalization, TokenizerKind, TrainOptions};
 use crate::error::{Error, Result};
 use crate::limits;
@@ -73,7 +74,7 @@ pub(super) fn require_for_training(config: &Config, merged: &Table, report: &mut
     }
     let names: Vec<String> = monitor.iter().map(SetConfig::name).collect();
     if let Some(name) = names.iter().find(|name| name.contains(char::is_control) || name.chars().count() > 100) {
-        let error = Error::usage(format!("a set of `data.monitor` cannot be called {name:.100?}"));
+        let error = Error::usage(format!("a set of `data.monitor` cannot be called {}", quoted(name)));
         together.add(&["data.monitor"], error.help("a name has at most 100 characters, and no line breaks among them"));
     }
     if let Some(name) = names.iter().enumerate().find_map(|(i, name)| names[..i].contains(name).then_some(name)) {

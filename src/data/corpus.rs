@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 pub use super::block::PairBlock;
 use super::block::is_full;
 use super::text::file::{LineReader, TextFile};
+use super::text::returns;
 use super::weights::{WeightReader, Weights};
 use crate::error::{Error, Result};
 
@@ -168,10 +169,12 @@ impl Corpus {
                 let lines = if file.lines == 1 { "line" } else { "lines" };
                 format!("{} has {} {lines}", file.path().display(), file.lines)
             };
-            return Err(Error::failure(format!("{}, but {}", describe(&source), describe(&target))).help(
+            let error = Error::failure(format!("{}, but {}", describe(&source), describe(&target))).help(
                 "line N of one file is the translation of line N of the other: one may be cut short, or a tool may \
                  have broken lines at characters other than \\n; compare `wc -l` of both with their origin",
-            ));
+            );
+            let with_returns = [&source, &target].into_iter().filter_map(|file| Some((file.path(), file.returns?)));
+            return Err(with_returns.fold(error, |error, (path, odd)| error.more_help(&returns::warning(path, odd))));
         }
         Ok(Self { source, target, weight, weights: None })
     }

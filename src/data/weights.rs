@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::text::file::{LineReader, TextFile};
+use crate::console::{brief, quoted};
 use crate::error::{Error, Result};
 
 /// The largest weight: one above would hide all others.
@@ -55,7 +56,7 @@ impl Weights {
     /// The weights from the first on.
     pub fn reader(&self) -> Result<WeightReader> {
         let (path, line) = (self.path().to_path_buf(), Vec::new());
-        Ok(WeightReader { path, lines: self.file.reader()?, line })
+        Ok(WeightReader { path, lines: self.file.reader()?, last: self.file.lines, line })
     }
 }
 
@@ -76,11 +77,13 @@ fn same_length(path: &Path, weights: usize, text: &TextFile) -> Result<()> {
 pub struct WeightReader {
     path: PathBuf,
     lines: LineReader,
+    /// The number of the last line.
+    last: usize,
     line: Vec<u8>,
 }
 
 impl WeightReader {
-    /// The weight on the next line; `None` at the end of the file.
+    /// The weight on the next line; `None` at the end of the file, before which may be a blank line.
     ///
     /// # Errors
     /// It cannot be read, or is not a number from 0 to a million.
@@ -89,7 +92,11 @@ impl WeightReader {
         if !self.lines.next_line(&mut self.line)? {
             return Ok(None);
         }
-        weight(&self.line).map(Some).map_err(|error| error.at_line(&self.path, self.lines.number(), 0))
+        let number = self.lines.number();
+        if number > 1 && number == self.last && self.line.trim_ascii().is_empty() {
+            return Ok(None);
+        }
+        weight(&self.line).map(Some).map_err(|error| error.at_line(&self.path, number, 0))
     }
 }
 
@@ -104,9 +111,9 @@ fn weight(line: &[u8]) -> Result<f32> {
     };
     match text.parse::<f32>() {
         _ if text.is_empty() => refused("the line is blank, where a weight is expected".to_owned()),
-        Err(_) => refused(format!("{text:.40?} is not a number, where a weight is expected")),
+        Err(_) => refused(format!("{} is not a number, where a weight is expected", quoted(text))),
         Ok(weight) if !(0.0..=MOST).contains(&weight) => {
-            refused(format!("a weight cannot be {text:.40}: it is from 0 to {MOST}"))
+            refused(format!("a weight cannot be {}: it is from 0 to {MOST}", brief(text)))
         }
         // Not -0, which is the same, but has other bits.
         Ok(weight) => Ok(weight + 0.0),
@@ -129,12 +136,17 @@ mod tests {
     fn weights_are_numbers_from_zero_on() {
         let weights = scan("\u{FEFF}1\r\n 0.5 \n0\n1e1\n-0.0", 5).unwrap();
         assert_eq!((weights.mean, weights.zeros), (2.3, 2));
+        assert_eq!(scan("1\n1\n\n", 2).unwrap().mean, 1.0);
+        let long = format!("{}\n", "9,".repeat(5000));
+        assert!(scan(&long, 1).unwrap_err().len() < 500);
         for (text, line, says) in [
             ("1\n-0.1\n1\n", 2, "a weight cannot be -0.1: it is from 0 to 1000000"),
             ("1\n1\nNaN\n", 3, "a weight cannot be NaN"),
             ("inf\n1\n1\n", 1, "a weight cannot be inf"),
             ("1\n1e40\n1\n", 2, "a weight cannot be 1e40"),
             ("1\n\n1\n", 2, "the line is blank"),
+            ("1\n1\n\n\n", 3, "the line is blank"),
+            ("1\n1\n\n", 3, "there are 2 weights, but "),
             ("0,5\n1\n1\n", 1, "\"0,5\" is not a number"),
             ("1\n1 2\n1\n", 2, "\"1 2\" is not a number"),
             ("1\n1\n", 3, "there are 2 weights, but "),

@@ -141,6 +141,10 @@ fn of_short_training(config: &Config, updates: u64) -> Vec<String> {
     if valid > updates && config.data.valid.is_some() {
         warnings.push(format!("{ends}, before the first validation at `valid.every` = {valid}"));
     }
+    let (patience, after) = (config.valid.patience, config.valid.patience_after);
+    if patience > 0 && after > updates && config.data.valid.is_some() {
+        warnings.push(format!("{ends}, before `valid.patience_after` = {after}: `valid.patience` never stops it"));
+    }
     warnings
 }
 

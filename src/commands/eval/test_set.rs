@@ -18,6 +18,7 @@ use crate::config::{CorpusLocation, SetConfig};
 use crate::console::{Counted, info, note, progress_bar, warning};
 use crate::data::corpus::{read_all, tagged};
 use crate::data::text::lines::{LineFile, read_test_set, read_test_set_from};
+use crate::data::text::returns;
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::decode::source::Long;
@@ -336,7 +337,14 @@ fn translations(
 
 /// A file, or stdin.
 fn read_file(path: &Path) -> Result<LineFile> {
-    if path == Path::new("-") { read_test_set_from(std::io::stdin(), Path::new("stdin")) } else { read_test_set(path) }
+    let file = match path == Path::new("-") {
+        true => read_test_set_from(std::io::stdin(), Path::new("stdin")),
+        false => read_test_set(path),
+    }?;
+    if let Some(odd) = file.returns() {
+        warning(returns::warning(shown_name(path), odd));
+    }
+    Ok(file)
 }
 
 /// Lines as training and translation read them.

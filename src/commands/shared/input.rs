@@ -68,6 +68,13 @@ impl Lines {
         Ok(Self { source, name: name.to_path_buf(), tag: tag.map(str::to_owned), before: 0, window: 0 })
     }
 
+    /// Its lines are JSON, which nobody need be warned of.
+    pub fn expect_json(&mut self) {
+        if let Source::File(input) | Source::Stdin { input, .. } = &mut self.source {
+            input.is_json_expected = true;
+        }
+    }
+
     /// The path of the file, or `-` for stdin; the output must be another one. `None` for arguments.
     pub fn path(&self) -> Option<&Path> {
         match self.source {
@@ -213,7 +220,7 @@ impl Oddities {
     fn warnings(self, all: usize, file: &str) -> Vec<String> {
         let kinds = [
             (self.invalid, "bytes that are not UTF-8 were read as U+FFFD, in", ""),
-            (self.zeros, "there are zero bytes in", " (UTF-16 must be converted: iconv -f UTF-16LE -t UTF-8)"),
+            (self.zeros, "there are zero bytes in", " (text in UTF-16 or UTF-32 must be converted, with iconv)"),
             (
                 self.returns,
                 "there are carriage returns within",
@@ -239,8 +246,9 @@ pub struct Input {
     /// Why reading has stopped; returned once all lines before that have been given.
     failed: Option<io::Error>,
     oddities: Oddities,
-    /// What it is, if it begins as a document in HTML or XML.
-    markup: Option<String>,
+    /// What it is, if it begins as a document in HTML or XML, or with a line of JSON that is not expected.
+    document: Option<String>,
+    is_json_expected: bool,
 }
 
 /// Standard input, waited for even if the program that started this one has made it one that does not block.
@@ -303,7 +311,8 @@ impl Input {
             Some(path) if path != Path::new("-") => (Reader::File(packing::open(path)?), path.display().to_string()),
             _ => (Reader::Stdin(Reader::stdin(Vec::new())), "stdin".to_owned()),
         };
-        Ok(Self { reader, name, started: false, count: 0, failed: None, oddities: Oddities::default(), markup: None })
+        let (oddities, document) = (Oddities::default(), None);
+        Ok(Self { reader, name, started: false, count: 0, failed: None, oddities, document, is_json_expected: false })
     }
 
     /// The next lines, at most `most` and a few megabytes; empty at the end. From stdin, only those that have already arrived,
@@ -355,7 +364,11 @@ impl Input {
         // An error comes again, with the number of its line.
         let Ok(head) = self.reader.fill_buf() else { return Ok(()) };
         packing::refuse_foreign(head, Path::new(&self.name))?;
-        self.markup = packing::markup(head);
+        self.document = packing::markup(head);
+        if !self.is_json_expected && packing::begins_with_object(head) {
+            self.document =
+                Some("the first line is a JSON object (mt translate reads such with --json-input)".to_owned());
+        }
         Ok(())
     }
 
@@ -386,8 +399,8 @@ impl Input {
 
     /// Warnings about lines that may be something else than was meant, as far as they have been read.
     pub fn warnings(&self) -> Vec<String> {
-        let markup =
-            self.markup.iter().map(|what| format!("{}: {what}; each of its lines was taken as text", self.name));
-        markup.chain(self.oddities.warnings(self.count, &self.name)).collect()
+        let document =
+            self.document.iter().map(|what| format!("{}: {what}; each of its lines was taken as text", self.name));
+        document.chain(self.oddities.warnings(self.count, &self.name)).collect()
     }
 }

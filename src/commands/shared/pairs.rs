@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::input::{Input, shown_name};
+use super::some_lines::SomeLines;
 use crate::error::{Error, Result};
 
 /// A source and a translation of it.
@@ -27,35 +28,74 @@ pub struct Entry {
 const FIELD: &str = " ||| ";
 
 impl Entry {
-    /// The entry and the text of a line, if it is one. A field may be empty.
-    fn of(line: &str) -> Option<(Self, String)> {
+    /// The entry and the text of a line, if it is one, and whether the text has separators. A field may be empty.
+    fn of(line: &str) -> Option<(Self, String, bool)> {
         // So that no space is missing at the end or between two separators.
         let line = format!("{} ", line.trim_end()).replace("||| |||", "|||  |||");
         let mut fields = line.split(FIELD);
         let number = fields.next()?.trim().parse().ok()?;
-        let text = fields.next()?.trim().to_owned();
-        Some((Self { number, fields: fields.map(|field| field.trim().to_owned()).collect() }, text))
+        let mut fields: Vec<String> = fields.map(|field| field.trim().to_owned()).collect();
+        let other = fields.split_off(words_of_text(&fields)?);
+        Some((Self { number, fields: other }, fields.join(FIELD), fields.len() > 1))
+    }
+
+    /// Whether it has a feature of this name.
+    fn has(&self, name: &str) -> bool {
+        let is_it = |word: &str| word.strip_prefix(name).is_some_and(|rest| rest.starts_with('='));
+        self.fields.iter().flat_map(|field| field.split_whitespace()).any(is_it)
     }
 
     /// The line with this text, and one more feature: at the end of its features, which are the first field with a name such as
-    /// `LogProb=`, or as a field of its own.
+    /// `LogProb=` or, without any, the one after the text if that is empty; or as a field of its own.
     pub fn with(&self, text: &str, name: &str, value: &str) -> String {
-        let has_names = |field: &String| field.split_whitespace().any(|word| word.len() > 1 && word.ends_with('='));
         let mut fields = self.fields.clone();
-        match fields.iter().position(has_names) {
-            Some(features) => fields[features] = format!("{} {name}= {value}", fields[features]),
+        let is_free = |fields: &[String]| fields.first().is_some_and(String::is_empty);
+        let features = fields.iter().position(|field| has_names(field)).or(is_free(&fields).then_some(0));
+        match features.and_then(|features| fields.get_mut(features)) {
+            Some(features) => *features = format!("{features} {name}= {value}").trim_start().to_owned(),
             None => fields.push(format!("{name}= {value}")),
         }
         [self.number.to_string(), text.to_owned()].into_iter().chain(fields).collect::<Vec<_>>().join(FIELD)
     }
 }
 
+/// Whether a field is of features with names, such as `LogProb= -1`.
+fn has_names(field: &str) -> bool {
+    field.split_whitespace().any(|word| word.len() > 1 && word.ends_with('='))
+}
+
+/// How many of the fields after the number are the text, which may have separators in it: all before the features, but for an
+/// alignment; without features, all before alignments and numbers at the end. `None` if there is no field.
+fn words_of_text(fields: &[String]) -> Option<usize> {
+    let all = |field: &str, is_it: &dyn Fn(&str) -> bool| field.split_whitespace().all(is_it);
+    let is_link =
+        |word: &str| word.contains(['-', '=']) && word.split(['-', '=']).all(|part| part.parse::<u32>().is_ok());
+    let is_feature =
+        |word: &str| word.split_once('=').is_some_and(|(name, value)| !name.is_empty() && value.parse::<f64>().is_ok());
+    let (_, others) = fields.split_first()?;
+    let features = others.iter().position(|field| has_names(field) || (!field.is_empty() && all(field, &is_feature)));
+    let before = others.get(..features.unwrap_or(others.len()))?;
+    let is_number = |word: &str| features.is_none() && word.parse::<f64>().is_ok();
+    let is_of_text = |field: &String| !all(field, &|word| is_link(word) || is_number(word));
+    Some(1 + before.iter().rposition(is_of_text).map_or(0, |last| last + 1))
+}
+
+/// What the targets are.
+#[derive(Clone, Copy)]
+pub enum Targets<'a> {
+    /// Lines, each the translation of the source line of the same number.
+    Lines,
+    /// N-best lists, which get a feature of this name, if it is written.
+    Lists(Option<&'a str>),
+}
+
 /// The pairs of two files.
 pub struct Pairs<'a> {
     pub paths: [&'a PathBuf; 2],
     pub inputs: [Input; 2],
-    /// Whether the second file is of n-best lists.
-    is_n_best: bool,
+    targets: Targets<'a>,
+    /// Lines of n-best lists whose text has what separates fields.
+    separated: SomeLines,
     /// Lines read of each.
     lines: [usize; 2],
     /// The last source, and whether there is one.
@@ -66,14 +106,28 @@ pub struct Pairs<'a> {
 pub type Window = (Vec<Pair>, Option<Error>);
 
 impl<'a> Pairs<'a> {
-    /// Opens the files of sources and of targets; the latter may be n-best lists.
+    /// Opens the files of sources and of targets.
     ///
     /// # Errors
     /// One cannot be opened.
-    pub fn open(paths: [&'a PathBuf; 2], is_n_best: bool) -> Result<Self> {
+    pub fn open(paths: [&'a PathBuf; 2], targets: Targets<'a>) -> Result<Self> {
         let open = |path: &Path| Input::open(Some(path));
         let inputs = [open(paths[0])?, open(paths[1])?];
-        Ok(Self { paths, inputs, is_n_best, lines: [0; 2], source: String::new() })
+        Ok(Self { paths, inputs, targets, separated: SomeLines::default(), lines: [0; 2], source: String::new() })
+    }
+
+    /// Whether no target has been read.
+    pub fn is_empty(&self) -> bool {
+        self.lines[1] == 0
+    }
+
+    /// Warnings about the files, as far as they have been read.
+    pub fn warnings(&self) -> Vec<String> {
+        let of_list = self.separated.place(self.lines[1], &shown_name(self.paths[1]).to_string_lossy());
+        let of_list = of_list.map(|place| {
+            format!("there is a ||| before the features in {place}: all before them was taken as the text")
+        });
+        self.inputs.iter().flat_map(Input::warnings).chain(of_list).collect()
     }
 
     /// The next pairs, none at the end, and from stdin only those that have arrived, but at least one.
@@ -85,7 +139,10 @@ impl<'a> Pairs<'a> {
         const WINDOW: usize = 2000;
         let mut pairs = Vec::new();
         while pairs.len() < WINDOW && (pairs.is_empty() || !self.inputs.iter().any(Input::may_wait)) {
-            let next = if self.is_n_best { self.next_of_list() } else { self.next_of_lines() };
+            let next = match self.targets {
+                Targets::Lines => self.next_of_lines(),
+                Targets::Lists(feature) => self.next_of_list(feature),
+            };
             match next {
                 Ok(Some(pair)) => pairs.push(pair),
                 Ok(None) => break,
@@ -111,15 +168,22 @@ impl<'a> Pairs<'a> {
         }
     }
 
-    fn next_of_list(&mut self) -> Result<Option<Pair>> {
+    fn next_of_list(&mut self, feature: Option<&str>) -> Result<Option<Pair>> {
         const HELP: &str = "the lines before it are done";
         let Some(line) = self.line(1)? else { return Ok(None) };
         let at = |error: Error, this: &Self| Err(error.at_line(shown_name(this.paths[1]), this.lines[1], 0));
-        let Some((entry, target)) = Entry::of(&line) else {
+        let Some((entry, target, is_separated)) = Entry::of(&line) else {
             let error =
                 Error::failure("this is not a line of an n-best list: `NUMBER ||| TEXT ||| …`, numbered from 0");
             return at(error.help(HELP), self);
         };
+        if is_separated {
+            self.separated.add(self.lines[1]);
+        }
+        if let Some(name) = feature.filter(|name| entry.has(name)) {
+            let error = Error::failure(format!("the line has a feature `{name}=` already"));
+            return at(error.help(format!("name the new one with --feature; {HELP}")), self);
+        }
         if entry.number.saturating_add(1) < self.lines[0] {
             let (number, before) = (entry.number, self.lines[0] - 1);
             let error = Error::failure(format!("the number {number} follows {before}, but they must not fall"));
@@ -173,7 +237,7 @@ mod tests {
         for damaged_first in [true, false] {
             std::fs::write(&source, [gzip("a\nb\nc\n"), cut.clone()].concat()).unwrap();
             let paths = if damaged_first { [&source, &target] } else { [&target, &source] };
-            let (pairs, refused) = Pairs::open(paths, false).unwrap().read().unwrap();
+            let (pairs, refused) = Pairs::open(paths, Targets::Lines).unwrap().read().unwrap();
             let mut found = texts(&pairs);
             if !damaged_first {
                 found.iter_mut().for_each(|pair| pair.reverse());
@@ -183,7 +247,7 @@ mod tests {
             assert!(error.contains("source.gz:4") && error.contains("the lines before it are done"), "{error}");
             // With nothing before it there is nothing to write.
             std::fs::write(&source, &cut).unwrap();
-            assert!(Pairs::open(paths, false).unwrap().read().is_err());
+            assert!(Pairs::open(paths, Targets::Lines).unwrap().read().is_err());
         }
     }
 
@@ -194,7 +258,7 @@ mod tests {
         std::fs::write(&source, "a\nb\nc\n").unwrap();
         let read = |lines: &str| {
             std::fs::write(&list, lines).unwrap();
-            let mut pairs = Pairs::open([&source, &list], true).unwrap();
+            let mut pairs = Pairs::open([&source, &list], Targets::Lists(Some("Score"))).unwrap();
             pairs.read().map(|(pairs, error)| {
                 (texts(&pairs).iter().map(|pair| pair.join("/")).collect::<Vec<_>>(), error.map(|e| e.to_string()))
             })
@@ -208,6 +272,8 @@ mod tests {
             ("0 ||| A\n1 ||| B\n18446744073709551615 ||| D\n", "no source 18446744073709551615"),
             ("0 ||| A\n1 ||| B\nC\n", "not a line of an n-best list"),
             ("0 ||| A\n1 ||| B\nx ||| C\n", "list:3"),
+            ("0 ||| A\n1 ||| B ||| ScoreB= 1\n1 ||| B ||| Score= -1\n", "has a feature `Score=` already"),
+            ("0 ||| A\n1 ||| B\n1 ||| B ||| lm=1 Score=-1\n", "--feature"),
         ] {
             let (found, error) = read(lines).unwrap();
             assert_eq!(found, ["a/A", "b/B"]);
@@ -223,9 +289,31 @@ mod tests {
             ("3 ||| a ||| F0= 1 2 LM= 3 ||| 7 ||| 0-0", "3 ||| a ||| F0= 1 2 LM= 3 Score= -1 ||| 7 ||| 0-0"),
             ("3 ||| a ||| 0-0 ||| LogProb= -2 ||| -0.5", "3 ||| a ||| 0-0 ||| LogProb= -2 Score= -1 ||| -0.5"),
             ("3 ||| a = b ||| 0-0", "3 ||| a = b ||| 0-0 ||| Score= -1"),
+            ("3 ||| a ||| ||| -3", "3 ||| a ||| Score= -1 ||| -3"),
+            ("3 ||| a |||", "3 ||| a ||| Score= -1"),
         ] {
-            let (entry, text) = Entry::of(line).unwrap();
+            let (entry, text, _) = Entry::of(line).unwrap();
             assert_eq!(entry.with(&text, "Score", "-1"), with);
+        }
+    }
+
+    /// As far as that can be told.
+    #[test]
+    fn a_text_may_have_separators() {
+        for (line, text) in [
+            ("0 ||| left ||| right ||| LogProb= -1 ||| -1", "left ||| right"),
+            ("0 ||| left ||| 5 ||| LogProb= -1 ||| -1", "left ||| 5"),
+            ("0 ||| a ||| ||| b ||| 0-0 1-1 ||| LogProb= -1 ||| -1", "a |||  ||| b"),
+            ("0 ||| a ||| b ||| lm=-1 tm=-2.5 ||| -1", "a ||| b"),
+            ("0 ||| a ||| b", "a ||| b"),
+            ("0 ||| a ||| b ||| -1", "a ||| b"),
+            ("0 ||| a ||| LogProb= -1 ||| -1 ||| |0-1| |2-2|", "a"),
+            ("0 ||| a ||| 0-0=1-1 ||| -1", "a"),
+            ("0 ||| a= 1 ||| F0= -1", "a= 1"),
+            ("0 ||| |||  ||| -1", ""),
+        ] {
+            let (_, found, is_separated) = Entry::of(line).unwrap();
+            assert_eq!((found.as_str(), is_separated), (text, text.contains("|||")), "{line}");
         }
     }
 }

@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::input::{Input, Lines, shown_name, text_of, with_tag};
 use crate::cli::TranslateArgs;
+use crate::console::brief;
 use crate::decode::source::Long;
 use crate::decode::translate::{Constraints, Fault, TranslateOptions, Translator};
 use crate::error::{Error, Result};
@@ -71,7 +72,11 @@ impl<'a> Requests<'a> {
         };
         let tag = args.tag.as_deref();
         let of_lines = tag.filter(|_| !args.json_input);
-        Ok(Self { lines: Lines::open(&args.text, args.input.as_deref(), of_lines)?, demanded, tag })
+        let mut lines = Lines::open(&args.text, args.input.as_deref(), of_lines)?;
+        if args.json_input {
+            lines.expect_json();
+        }
+        Ok(Self { lines, demanded, tag })
     }
 
     /// The lines that are read.
@@ -194,6 +199,12 @@ fn of_json(lines: Vec<String>, tag: Option<&str>, (name, first): (&Path, usize))
         r#"each line is an object: {"text": "…"}, and if wanted "must": ["…"], "avoid": ["…"], "prefix": "…""#;
     let (mut texts, mut constraints, mut wrong) = (Vec::new(), Vec::new(), None);
     for (index, line) in lines.iter().enumerate() {
+        // A list would be taken for the fields in their order.
+        if !line.trim_start().starts_with('{') {
+            let error = Error::failure("this is not a line of --json-input: it is no object");
+            wrong = Some((index, error.at_line(name, first + index, 0).help(HELP)));
+            break;
+        }
         match serde_json::from_str::<Request>(line) {
             Ok(Request { text, must, avoid, prefix }) => {
                 texts.push(text.replace(['\n', '\r'], " "));
@@ -203,7 +214,9 @@ fn of_json(lines: Vec<String>, tag: Option<&str>, (name, first): (&Path, usize))
             }
             Err(error) => {
                 let (what, column) = (error.to_string(), error.column());
-                let what = what.split(" at line ").next().unwrap_or_default();
+                // As JSON calls it, and in short: serde quotes all of a text.
+                let what = what.split(" at line ").next().unwrap_or_default().replace("a sequence", "a list");
+                let what = brief(&what);
                 let what = format!("this is not a line of --json-input: {what}");
                 wrong = Some((index, Error::failure(what).at_line(name, first + index, column).help(HELP)));
                 break;

@@ -7,8 +7,9 @@ use crate::config::{CorpusLocation, DataConfig};
 use crate::console::Notice;
 use crate::data::corpus::{Corpus, PairSource, Side, Tagged};
 use crate::data::hub::HubFiles;
-use crate::data::text::file::{TextFile, Uneven};
+use crate::data::text::file::{Odd, TextFile};
 use crate::data::text::raw::{self, RawLines};
+use crate::data::text::returns;
 use crate::data::weights::Weights;
 use crate::error::{Error, Result, suggestion};
 use crate::hub::Hub;
@@ -51,7 +52,7 @@ impl Text {
         Self { place: Place::Files { source: source.into(), target: target.into() }, tag: None, weights: None }
     }
 
-    /// Opens it and reads it once; an epoch draws each pair `weight` times. Warns of carriage returns in files.
+    /// Opens it and reads it once; an epoch draws each pair `weight` times. Tells of carriage returns in files.
     pub fn open(&self, weight: f64, say: &dyn Fn(Notice)) -> Result<Box<dyn PairSource>> {
         let corpus = self.place.open(weight, self.weights.as_deref(), say)?;
         Ok(match &self.tag {
@@ -146,7 +147,13 @@ impl Place {
             let s = if lines == 1 { "" } else { "s" };
             say(Notice::Info(format!("{path}: {lines} line{s} ended in \\r\\n; the \\r is not part of the text")));
         }
-        if let Some(Uneven { lines, first }) = corpus.source().uneven {
+        let with_returns =
+            [corpus.source(), corpus.target()].map(|file| file.returns.map(|odd| returns::warning(file.path(), odd)));
+        // Both sides may be the same file, and its last column both of them.
+        let [source, target] = with_returns;
+        let target = target.filter(|warning| source.as_ref() != Some(warning));
+        source.into_iter().chain(target).for_each(|warning| say(Notice::Warning(warning)));
+        if let Some(Odd { lines, first }) = corpus.source().uneven {
             let path = corpus.source().path().display();
             let have = if lines == 1 { "line has" } else { "lines have" };
             say(Notice::Warning(format!(

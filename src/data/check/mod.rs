@@ -150,7 +150,8 @@ impl Kind {
             Self::Control => "control characters in the line: remove them",
             Self::CarriageReturn => "lines ended in \\r\\n; the \\r is not part of the text",
             Self::LineBreak => {
-                "a \\r, form feed, vertical tab, U+0085, U+2028 or U+2029 in the line: other programs may end the line there"
+                "a \\r, form feed, vertical tab, U+0085, U+2028 or U+2029 in the line: other programs may end the line there; if \
+                 a \\r should end it here, too: `tr '\\r' '\\n' < FILE > NEW`"
             }
             Self::EmptyLine => "empty lines: their pairs are left out",
             Self::WhiteSpace => "lines of nothing but white space: their pairs are left out",

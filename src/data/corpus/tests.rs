@@ -1,6 +1,6 @@
 use super::*;
 use crate::data::block::BLOCK_PAIRS;
-use crate::data::text::file::Uneven;
+use crate::data::text::file::Odd;
 
 fn open(source: &str, target: &str, weight: f64) -> (tempfile::TempDir, Result<Corpus>) {
     let directory = tempfile::tempdir().unwrap();
@@ -95,7 +95,7 @@ fn columns_are_sides() {
     let corpus = open(text.as_bytes(), [1, 3]).unwrap();
     assert_eq!(pairs(&corpus), [pair("one", "eins"), pair("", ""), pair("\"two", "zwei\u{2028}")]);
     assert_eq!((corpus.source().carriage_returns, corpus.target().carriage_returns), (0, 1));
-    assert_eq!(corpus.source().uneven, Some(Uneven { lines: 1, first: 3 }));
+    assert_eq!(corpus.source().uneven, Some(Odd { lines: 1, first: 3 }));
     assert_eq!(corpus.origin(2, Side::Target), (path.clone(), 3));
     // It is known by its text, wherever that lies.
     let (_other, files) = super::tests::open("\u{FEFF}one\n\n\"two\n", "eins\r\n\nzwei\u{2028}\n", 1.0);
@@ -122,6 +122,32 @@ fn columns_are_sides() {
         "{error}"
     );
     assert!(fails(b"", [1, 2]).contains("the file is empty"));
+}
+
+/// Those that end lines are refused, others are told of.
+#[test]
+fn carriage_returns_in_place_of_newlines() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t.tsv");
+    let table = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        Corpus::open_columns(&path, [1, 2], 1.0).map_err(|error| error.to_string())
+    };
+    for text in ["a\tb\rc\td\re\tf\r", "a\tb\nc\td\re\tf\rg\th\r", "a\tb\rc\td\ne\tf\n"] {
+        let error = table(text).unwrap_err();
+        assert!(error.starts_with("carriage returns ") && error.contains("`tr '\\r' '\\n'"), "{error}");
+    }
+    let corpus = table("a\tb\nc\rd\te\nf\tg\r\r\n").unwrap();
+    assert_eq!(pairs(&corpus), [pair("a", "b"), pair("c\rd", "e"), pair("f", "g\r")]);
+    let odd = |first| Some(Odd { lines: 1, first });
+    assert_eq!((corpus.source().returns, corpus.target().returns), (odd(2), odd(3)));
+    // Of two files.
+    let error = open("a\rb\rc\r", "A\nB\nC\n", 1.0).1.unwrap_err().to_string();
+    assert!(error.contains("t.en\n") && error.contains("`tr '\\r' '\\n'"), "{error}");
+    let error = open("a\nb\rc\n", "A\nB\nC\n", 1.0).1.unwrap_err().to_string();
+    assert!(error.contains("t.en: 1 line has carriage returns within (line 2 is the first)"), "{error}");
+    let corpus = open("a\nb\rc\n", "A\nB\n", 1.0).1.unwrap();
+    assert_eq!((corpus.source().returns, corpus.target().returns), (odd(2), None));
 }
 
 #[test]

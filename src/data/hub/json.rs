@@ -95,8 +95,18 @@ impl JsonRows {
                 .wrong(what)
                 .help(format!("make a table of it: jq -r '{rows}' {file} > rows.tsv; then name that: {table}"));
         }
-        let error = self.wrong(format!("there are no columns `{source}` and `{target}`"));
-        error.help(format!("with `source` and `target` name two of {}", listed(&field_names(object))))
+        let names = field_names(object);
+        let is_there =
+            |name: &String| at(row, name).is_some() || names.iter().any(|of| of.split('.').next_back() == Some(name));
+        let help = format!("with `source` and `target` name two of {}", listed(&names));
+        let missing = [source, target].into_iter().find(|name| !is_there(name));
+        match missing.filter(|_| is_there(source) || is_there(target)) {
+            Some(name) => {
+                let help = format!("{help}; or give every row `{name}`, which may be null");
+                self.wrong(format!("the row has no `{name}`")).help(help)
+            }
+            None => self.wrong(format!("there are no columns `{source}` and `{target}`")).help(help),
+        }
     }
 
     fn wrong(&self, what: impl Into<String>) -> Error {
@@ -159,7 +169,7 @@ fn field_names(row: &serde_json::Map<String, Value>) -> Vec<String> {
     names
 }
 
-/// Whether the rows are lines: unless the file is a list, or its first line that is not blank ends within a value.
+/// Whether the rows are lines: unless the file is a list, or its first line that is not blank ends within a value or has several.
 fn is_lines(shard: &Shard) -> Result<bool> {
     if Values::open(shard)?.skip_space()? == Some(b'[') {
         return Ok(false);
@@ -167,10 +177,18 @@ fn is_lines(shard: &Shard) -> Result<bool> {
     let mut lines = Lines::open(shard)?;
     while let Some(line) = lines.next()? {
         if !line.trim().is_empty() {
-            return Ok(!serde_json::from_str::<IgnoredAny>(line).is_err_and(|error| error.is_eof()));
+            let is_one = !serde_json::from_str::<IgnoredAny>(line).is_err_and(|error| error.is_eof());
+            return Ok(is_one && !has_several(line));
         }
     }
     Ok(true)
+}
+
+/// Whether another object follows the first on the same line.
+fn has_several(line: &str) -> bool {
+    let mut values = serde_json::Deserializer::from_str(line).into_iter::<IgnoredAny>();
+    let is_value = values.next().is_some_and(|value| value.is_ok());
+    is_value && line.get(values.byte_offset()..).is_some_and(|rest| rest.trim_start().starts_with('{'))
 }
 
 /// The values of a list, or of a file of values one after the other. One value at a time is in memory.
@@ -394,6 +412,10 @@ mod tests {
                 "{\n  \"en\": \"a\",\n  \"de\": \"b\"\n}\n{\"en\": \"c\",\n\"de\": \"d\"} {\"en\": \"e\", \"de\": \"f\"}",
                 vec![pair(1, "a", "b"), pair(5, "c", "d"), pair(6, "e", "f")],
             ),
+            (
+                "{\"en\": \"a\", \"de\": \"b\"} {\"en\": \"c\", \"de\": \"d\"}\n{\"en\": \"e\", \"de\": \"f\"}",
+                vec![pair(1, "a", "b"), pair(1, "c", "d"), pair(2, "e", "f")],
+            ),
             ("[]", vec![]),
         ] {
             for text in [text.to_owned(), format!("\u{feff}{text}"), text.replace('\n', "\r\n")] {
@@ -429,6 +451,9 @@ mod tests {
             ("[[\"a\", \"b\"]]", 0, "t.json:1\n", "the row is not a JSON object but [\"a\",\"b\"]"),
             ("[null]", 0, "t.json:1\n", "the row is not a JSON object but null"),
             ("[{\"en\": \"a\"}]", 0, "t.json:1\n", "with `source` and `target` name two of en"),
+            ("[{\"id\": \"a\"}]", 0, "t.json:1\n", "there are no columns `en` and `de`"),
+            ("{\"en\": \"a\", \"de\": \"b\"}\n{\"en\": \"a\", \"id\": 1}\n", 1, "t.json:2\n", "the row has no `de`\n"),
+            ("{\"translation\": {\"de\": \"a\"}}\n", 0, "t.json:1\n", "the row has no `en`\n"),
             ("{\"en\": [\"a\"], \"de\": [\"b\"]}", 0, "t.json:1\n", "every row must be an object of its own"),
             (
                 "{\"data\": [{\"en\": \"a\"}]}",

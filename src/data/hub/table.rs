@@ -5,7 +5,8 @@
 //! the lines of rows; tests hold what both read equal.)
 //!
 //! In tab-separated values, a quote is usually an ordinary character, but files written by Python's csv module or by pandas have
-//! quotes around values. [`Dialect`] tells one from the other.
+//! quotes around values. [`Dialect`] tells one from the other; where only the values have quotes that need them, a row of another
+//! width than the first shows where ([`RowReader::read_quoted`]).
 
 use std::borrow::Cow;
 
@@ -26,8 +27,6 @@ pub struct TableRows {
     row: Row,
     /// Whether `row` is still to be given out: the first one of a file without names.
     is_pending: bool,
-    /// The number of columns.
-    width: usize,
     /// The columns of source and target.
     columns: [usize; 2],
 }
@@ -39,14 +38,15 @@ impl TableRows {
     /// It cannot be read, or has no such columns.
     pub fn open(shard: &Shard, columns: &Columns, separator: char) -> Result<Self> {
         let dialect = Dialect::of(shard, columns, separator)?;
-        let mut reader = RowReader { lines: Lines::open(shard)?, dialect };
+        let mut reader = RowReader { lines: Lines::open(shard)?, ahead: None, dialect, width: None };
         let mut row = Row::default();
         let is_row = reader.read(&mut row)?;
         let found = [&columns.source, &columns.target].map(|column| row.find(column));
         let [Some(source), Some(target)] = found else { return Err(no_columns(shard, columns, &row)) };
         // Names stand in the first line if there are any.
+        reader.width = Some(row.ends.len());
         let is_pending = is_row && [&columns.source, &columns.target].iter().all(|column| column.is_number());
-        Ok(Self { reader, width: row.ends.len(), row, is_pending, columns: [source, target] })
+        Ok(Self { reader, row, is_pending, columns: [source, target] })
     }
 }
 
@@ -55,12 +55,15 @@ impl Rows for TableRows {
         if !std::mem::take(&mut self.is_pending) && !self.reader.read(&mut self.row)? {
             return Ok(false);
         }
-        let (values, width) = (self.row.ends.len(), self.width);
-        if values != width {
-            let what = format!("the row and the header differ in their number of values: {values} and {width}");
-            return Err(self.reader.wrong(self.row.line, what).help(CORRECT));
+        let values = self.row.ends.len();
+        if self.reader.width != Some(values) {
+            return Err(self.reader.uneven(self.row.line, values));
         }
-        let [source, target] = self.columns.map(|column| self.reader.dialect.value(self.row.get(column)));
+        let value = |column: usize| match self.row.is_unquoted {
+            true => Cow::Borrowed(self.row.get(column)),
+            false => self.reader.dialect.value(self.row.get(column)),
+        };
+        let [source, target] = self.columns.map(value);
         block.push(&in_one_line(&source), &in_one_line(&target));
         Ok(true)
     }
@@ -148,6 +151,10 @@ struct Row {
     line: usize,
     /// The line of a quote within a value that follows a backslash and is not written twice.
     escaped: Option<usize>,
+    /// Whether something other than a separator follows the quote at the end of a value.
+    is_loose: bool,
+    /// Whether its values stand for themselves, though the dialect has no quotes.
+    is_unquoted: bool,
 }
 
 impl Row {
@@ -168,7 +175,11 @@ impl Row {
 /// Reads a file row by row; blank lines between rows are passed over.
 struct RowReader {
     lines: Lines,
+    /// The line that was read last, if it is still to be made a row.
+    ahead: Option<String>,
     dialect: Dialect,
+    /// How many values a row has, once that is known.
+    width: Option<usize>,
 }
 
 impl RowReader {
@@ -179,11 +190,17 @@ impl RowReader {
     fn read(&mut self, row: &mut Row) -> Result<bool> {
         row.text.clear();
         row.ends.clear();
+        row.is_unquoted = false;
         // The line of the quote within which the last line ended.
         let mut open = None;
         loop {
-            let number = self.lines.number() + 1;
-            let Some(line) = self.lines.next()? else {
+            let ahead = self.ahead.take();
+            let number = self.lines.number() + usize::from(ahead.is_none());
+            let line = match &ahead {
+                Some(line) => Some(line.as_str()),
+                None => self.lines.next()?,
+            };
+            let Some(line) = line else {
                 return open.map_or(Ok(false), |line| Err(self.unclosed(line, "to the end of the file")));
             };
             if open.is_none() {
@@ -193,6 +210,11 @@ impl RowReader {
                 row.line = number;
             }
             open = push_line(row, line, self.dialect, open, number);
+            if may_be_quoted(row, self.dialect, self.width) {
+                let line = line.to_owned();
+                self.read_quoted(row, line)?;
+                return Ok(true);
+            }
             if let Some(line) = row.escaped.take() {
                 let help = format!("write it twice, as a table of quoted values has it; {CORRECT}");
                 return Err(self.wrong(line, "a quote within a value is escaped by a backslash".to_owned()).help(help));
@@ -206,6 +228,48 @@ impl RowReader {
         }
     }
 
+    /// Reads a row anew: a table may have quotes only around values with a tab or the end of a line in them. If it is no such row, it
+    /// stays as it is.
+    ///
+    /// # Errors
+    /// A line cannot be read; or it is a part of no row.
+    fn read_quoted(&mut self, row: &mut Row, mut line: String) -> Result<()> {
+        let dialect = Dialect { has_quotes: true, ..self.dialect };
+        let mut quoted = Row { line: row.line, is_unquoted: true, ..Row::default() };
+        let is_whole = self.width == Some(row.ends.len());
+        let (mut open, mut stray) = (None, None);
+        loop {
+            open = push_line(&mut quoted, &line, dialect, open, row.line);
+            let is_over = open.is_none() || quoted.is_loose || quoted.text.len() as u64 > limits::LINE_BYTES;
+            if open.is_none() && !quoted.is_loose && self.width == Some(quoted.ends.len()) {
+                *row = quoted;
+                return Ok(());
+            }
+            let Some(next) = (if is_over { None } else { self.lines.next()? }) else { break };
+            let width = 1 + next.matches(dialect.separator).count();
+            line = next.to_owned();
+            if is_whole && stray.is_none() && self.width == Some(width) {
+                // A row of its own, after one that just has a quote there.
+                self.ahead = Some(line);
+                return Ok(());
+            }
+            if stray.is_none() && !line.is_empty() {
+                stray = Some((self.lines.number(), width));
+            }
+        }
+        match stray.filter(|_| is_whole) {
+            Some((line, values)) => Err(self.uneven(line, values)),
+            None => Ok(()),
+        }
+    }
+
+    /// The error for a row that has not as many values as the first.
+    fn uneven(&self, line: usize, values: usize) -> Error {
+        let width = self.width.unwrap_or_default();
+        let what = format!("the row and the header differ in their number of values: {values} and {width}");
+        self.wrong(line, what).help(CORRECT)
+    }
+
     fn unclosed(&self, line: usize, how_far: &str) -> Error {
         let help = "a value that begins with a quote ends with one, and a quote within it is written twice";
         self.wrong(line, format!("a quote opens here and is not closed {how_far}")).help(format!("{help}; {CORRECT}"))
@@ -214,6 +278,14 @@ impl RowReader {
     fn wrong(&self, line: usize, what: String) -> Error {
         Error::failure(what).at_line(&self.lines.shard.name, line, 0)
     }
+}
+
+/// Whether a row that was read without quotes is to be read anew, as if there were some: it has not the usual number of values, or its
+/// last one begins with a quote that does not end there.
+fn may_be_quoted(row: &Row, dialect: Dialect, width: Option<usize>) -> bool {
+    let last = || row.ends.len().checked_sub(1).map_or("", |last| row.get(last));
+    let is_open = || last().starts_with('"') && unquoted(last()).is_none();
+    !dialect.has_quotes && width.is_some_and(|width| width != row.ends.len() || is_open())
 }
 
 /// Appends the values of line `number` to a row. `open` is the line of the quote within which the line before ended, if it
@@ -237,6 +309,7 @@ fn push_line(row: &mut Row, line: &str, dialect: Dialect, open: Option<usize>, n
                 }
                 None => {
                     open = None;
+                    row.is_loose |= !rest.is_empty() && !rest.starts_with(separator);
                     if value.ends_with('\\') && !rest.is_empty() && !rest.starts_with(separator) {
                         row.escaped.get_or_insert(number);
                     }
@@ -357,6 +430,18 @@ mod tests {
         }
         assert_eq!(pairs("en\tde\n\"a\"\t\"b c\"\n\"d\"\t\n", '\t'), [["a", "b c"], ["d", ""]]);
         assert_eq!(pairs("\"en\"\t\"de\"\n\"a\nb\tc\"\t\"d\"\n", '\t'), [["a b\tc", "d"]]);
+        // Only values with a tab, the end of a line, or a quote in them.
+        let table = "en\tde\nx\ty\n\"a\tb\"\tc\nd\t\"e\nf \"\"g\"\"\n\nh\"\n\"i\"\"\"\tj\nk\tl\n";
+        let expected = [["x", "y"], ["a\tb", "c"], ["d", "e f \"g\"  h"], ["i\"", "j"], ["k", "l"]];
+        assert_eq!(pairs(table, '\t'), expected);
+        for (table, line) in [
+            ("en\tde\nx\ty\n\"a\nb\tc\nd \"e\" f\tg\n", 3),
+            ("en\tde\nx\ty\n\"a\nb\tc\n", 3),
+            ("en\tde\nx\ty\n\"a\tb\tc\"\n", 3),
+        ] {
+            let (found, error) = read(table.as_bytes(), '\t');
+            assert_eq!((found.len(), error.unwrap().place().unwrap().line), (1, line), "{table}");
+        }
         // Text that nobody has quoted.
         let plain = "en\tde\n\"Yes\", he said.\t\"Ja.\"\n\"No.\"\t\"Nein.\"\n\"\"a\"\"\t\"\"\n\"b\tc\"\n";
         let expected =

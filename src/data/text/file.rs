@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::lines::{self, BYTE_ORDER_MARK, Before};
 use super::packing::{self, Packing};
+use super::returns::{self, JoinedRows};
 use crate::error::{Error, Result};
 
 /// Bytes checked at a time.
@@ -35,17 +36,26 @@ pub struct TextFile {
     pub digest: [u8; 32],
     /// Lines that ended in `\r\n`; the `\r` is not part of the line.
     pub carriage_returns: usize,
+    /// Lines with a carriage return that is not at the end.
+    pub returns: Option<Odd>,
     /// Lines whose number of columns differs from the first line's.
-    pub uneven: Option<Uneven>,
+    pub uneven: Option<Odd>,
 }
 
-/// Lines whose number of columns differs from the first line's.
+/// Lines that may be something else than was meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Uneven {
+pub struct Odd {
     /// How many there are.
     pub lines: usize,
     /// The first, from 1.
     pub first: usize,
+}
+
+impl Odd {
+    /// Adds a line. Lines come in order.
+    pub(super) fn add(of: &mut Option<Self>, line: usize) {
+        of.get_or_insert(Self { lines: 0, first: line }).lines += 1;
+    }
 }
 
 impl TextFile {
@@ -58,7 +68,7 @@ impl TextFile {
 
     /// Reads a file of tab-separated columns to its end; column `column` (from 1) is the text.
     ///
-    /// Fails as [`TextFile::scan`] does, and where a line has fewer columns.
+    /// Fails as [`TextFile::scan`] does, where a line has fewer columns, and where carriage returns separate rows.
     pub fn scan_column(path: &Path, column: usize) -> Result<Self> {
         Self::scan_text(path, Some(column))
     }
@@ -73,6 +83,7 @@ impl TextFile {
             bytes: 0,
             digest: [0; 32],
             carriage_returns: 0,
+            returns: None,
             uneven: None,
         };
         if !std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
@@ -87,8 +98,15 @@ impl TextFile {
         loop {
             chunk.clear();
             let mut read = 0;
-            while chunk.len() < CHUNK && reader.append_line(&mut chunk)? {
+            while chunk.len() < CHUNK {
+                let start = chunk.len();
+                if !reader.append_line(&mut chunk)? {
+                    break;
+                }
                 read += 1;
+                if returns::has_any(&chunk[start..]) {
+                    Odd::add(&mut file.returns, file.lines + read);
+                }
                 file.carriage_returns += usize::from(chunk.ends_with(b"\r\n") || chunk.ends_with(b"\r"));
             }
             if read == 0 {
@@ -104,7 +122,10 @@ impl TextFile {
             return Err(Error::failure("the file is empty").at(path).help("a corpus needs at least one line a side"));
         }
         file.digest = hash.finalize().into();
-        file.uneven = reader.columns.and_then(|columns| columns.uneven);
+        if let Some(columns) = reader.columns {
+            columns.rows.refuse(path).map_err(|error| reader.packing.inside(error))?;
+            file.uneven = columns.uneven;
+        }
         Ok(file)
     }
 
@@ -157,7 +178,8 @@ struct Columns {
     line: Vec<u8>,
     /// How many columns the first line has.
     usual: Option<usize>,
-    uneven: Option<Uneven>,
+    uneven: Option<Odd>,
+    rows: JoinedRows,
 }
 
 impl Columns {
@@ -167,6 +189,7 @@ impl Columns {
             return Err(lines::not_utf8(path, before, error.valid_up_to(), &self.line));
         }
         let text = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
+        self.rows.add(before.lines + 1, lines::bare(text, before.lines == 0));
         // A row of nothing is an empty pair, as empty lines of two files are.
         if lines::is_blank_row(text) {
             buffer.extend_from_slice(&self.line[text.len()..]);
@@ -174,7 +197,7 @@ impl Columns {
         }
         let count = 1 + text.iter().filter(|byte| **byte == b'\t').count();
         if count != *self.usual.get_or_insert(count) {
-            self.uneven.get_or_insert(Uneven { lines: 0, first: before.lines + 1 }).lines += 1;
+            Odd::add(&mut self.uneven, before.lines + 1);
         }
         let Some(column) = text.split(|byte| *byte == b'\t').nth(self.number - 1) else {
             let count = if count == 1 { "one column".to_owned() } else { format!("{count} columns") };
@@ -251,6 +274,10 @@ impl LineReader {
             Ok(length) => length,
             Err(error) => return Err(lines::not_read(&self.path, self.packing, self.read.lines + 1, error)),
         };
+        if self.read.lines == 0 {
+            let refused = returns::refuse_in_place_of_newlines(line, &self.path);
+            refused.map_err(|error| self.packing.inside(error))?;
+        }
         self.last = self.read;
         self.read.lines += 1;
         self.read.bytes += length as u64;

@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 
 use super::super::compact::CompactVec;
 use super::encoding;
+use super::file::Odd;
 use super::packing::{Packing, open, open_sentences, open_stream, refuse_documents};
+use super::returns;
 use crate::error::{Error, Result};
 use crate::limits;
-use crate::signature::{Signature, utf_16};
+use crate::signature::{Signature, wide_encoding};
 
 /// A line with more characters is not a sentence.
 const LONG: usize = 10_000;
@@ -22,7 +24,8 @@ pub fn is_long(line: &str) -> bool {
 }
 
 /// What to do about a line that is longer than can be read.
-pub const TOO_LONG_HELP: &str = "a sentence is expected on each line: is this a file of lines?";
+pub const TOO_LONG_HELP: &str = "a sentence is expected on each line: is this a file of lines? If carriage returns should end them: \
+                                 `tr '\\r' '\\n' < FILE > NEW`";
 
 /// Appends the next line with its end; 0 bytes at the end of the text. Fails with [`ErrorKind::FileTooLarge`] where a line
 /// has more than 64 MiB.
@@ -131,6 +134,9 @@ impl LineFile {
         let path = path.as_ref();
         let text = String::from_utf8(bytes)
             .map_err(|error| not_utf8(path, Before::default(), error.utf8_error().valid_up_to(), error.as_bytes()))?;
+        if !text.contains('\n') {
+            returns::refuse_in_place_of_newlines(text.as_bytes(), path)?;
+        }
         let starts = line_starts(text.as_bytes());
         let byte_order_mark = starts.get(0) > 0;
         let ended = |line: &&str| line.trim_end_matches('\n').ends_with('\r');
@@ -159,6 +165,16 @@ impl LineFile {
         let line = &self.text[self.starts.get(index)..self.starts.get(index + 1)];
         let line = line.strip_suffix('\n').unwrap_or(line);
         line.strip_suffix('\r').unwrap_or(line)
+    }
+
+    /// Lines with a carriage return that is not at the end.
+    pub fn returns(&self) -> Option<Odd> {
+        let mut odd = None;
+        if self.text.contains('\r') {
+            let has_any = (1..).zip(self.iter()).filter(|(_, line)| line.contains('\r'));
+            has_any.for_each(|(number, _)| Odd::add(&mut odd, number));
+        }
+        odd
     }
 
     /// The lines in order.
@@ -212,7 +228,7 @@ pub(super) fn not_utf8(path: &Path, before: Before, offset: usize, bytes: &[u8])
     let unicode = match (before.bytes, bytes) {
         (0, [0xFF, 0xFE, 0, 0, ..] | [0, 0, 0xFE, 0xFF, ..]) => Some("UTF-32"),
         (0, [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..]) => Some("UTF-16"),
-        _ => utf_16(&bytes[line_start..], first),
+        _ => wide_encoding(&bytes[line_start..], first),
     };
     let rest = &bytes[offset..];
     let is_cut = rest.len() > 1 && std::str::from_utf8(rest).is_err_and(|error| error.error_len().is_none());
@@ -319,6 +335,7 @@ mod tests {
         let file = lines("a\r\nb\n\r\nc\r\r\nd\r");
         assert_eq!(file.iter().collect::<Vec<_>>(), ["a", "b", "", "c\r", "d"]);
         assert_eq!(file.carriage_returns, 4);
+        assert_eq!(file.returns(), Some(Odd { lines: 1, first: 4 }));
     }
 
     #[test]
@@ -347,6 +364,8 @@ mod tests {
             let error = LineFile::from_bytes("t", text).unwrap_err().to_string();
             assert!(error.contains(&format!("iconv -f {encoding} -t")), "{error}");
         }
+        let error = LineFile::from_bytes("t", b"an old\rMac\r".to_vec()).unwrap_err().to_string();
+        assert!(error.contains("carriage returns") && error.contains("tr '\\r' '\\n'"), "{error}");
         let error = LineFile::from_bytes("t", b"a zero \0, and caf\xE9\n".to_vec()).unwrap_err().to_string();
         assert!(error.contains("iconv -f LATIN1"), "{error}");
         let error = LineFile::from_bytes("t", b"cut \xE2\x80".to_vec()).unwrap_err().to_string();

@@ -12,6 +12,7 @@ pub mod lines;
 mod members;
 pub mod packing;
 pub mod raw;
+pub mod returns;
 
 /// A new file in a folder.
 #[cfg(test)]

@@ -99,14 +99,12 @@ pub fn open(path: &Path) -> Result<Box<dyn BufRead + Send>> {
 /// Opens a file of lines that are sentences.
 ///
 /// # Errors
-/// Also where it is a document of another program, compressed or not: a page in HTML, XML, JSON, text in UTF-16.
+/// Also where it is a document of another program, compressed or not: a page in HTML, XML, JSON, text in UTF-16 or UTF-32.
 pub(super) fn open_sentences(path: &Path) -> Result<(Box<dyn BufRead + Send>, Packing)> {
     let (mut reader, packing) = open_packed(path)?;
     let head = reader.fill_buf().map_err(|error| packing.failed(path, error))?;
-    match Signature::of_document(head) {
-        Some(signature) => Err(packing.inside(Error::of_signature(&signature, path))),
-        None => Ok((reader, packing)),
-    }
+    refuse_documents(head, path).map_err(|error| packing.inside(error))?;
+    Ok((reader, packing))
 }
 
 pub(super) fn open_packed(path: &Path) -> Result<(Box<dyn BufRead + Send>, Packing)> {
@@ -141,7 +139,7 @@ pub(super) fn open_packed(path: &Path) -> Result<(Box<dyn BufRead + Send>, Packi
 }
 
 /// Refuses a stream that is not readable text, judged by its first line: a binary format, a pointer to a file that was not
-/// fetched, or UTF-16.
+/// fetched, or text of two or four bytes a character.
 ///
 /// # Errors
 /// It is one of these; `path` is its name in the error.
@@ -154,7 +152,8 @@ pub fn refuse_foreign(first_line: &[u8], path: &Path) -> Result<()> {
         [0xFF, 0xFE, rest @ ..] | [0xFE, 0xFF, rest @ ..] if rest.contains(&0) => {
             Err(not_utf8(path, Before::default(), 0, first_line))
         }
-        _ => Ok(()),
+        [0, 0, 0xFE, 0xFF, ..] => Err(not_utf8(path, Before::default(), 2, first_line)),
+        _ => Signature::of_zeros(first_line).map_or(Ok(()), |it| Err(Error::of_signature(&it, path))),
     }
 }
 
@@ -170,6 +169,11 @@ pub fn refuse_documents(head: &[u8], path: &Path) -> Result<()> {
 /// What a text is if it is a document in HTML or XML, whose lines are hardly sentences.
 pub fn markup(head: &[u8]) -> Option<String> {
     Signature::of_markup(head).map(|signature| signature.to_string())
+}
+
+/// Whether the first line of a text is an object in JSON that is not empty.
+pub fn begins_with_object(head: &[u8]) -> bool {
+    Signature::is_object(head)
 }
 
 /// Reads the beginning of a stream: what arrives at once, or as much as tells whether it is compressed.
@@ -301,6 +305,13 @@ mod tests {
                 "stdin:1:1\n  help: byte 0xFF at offset 0; convert the text, for example with `iconv -f UTF-16",
             ),
             (b"\xFE\xFF\0a\0\n", "iconv -f UTF-16"),
+            (b"\xFF\xFE\0\0a\0\0\0", "iconv -f UTF-32 "),
+            (b"\0\0\xFE\xFF\0\0\0a", "iconv -f UTF-32 "),
+            // Without a mark, UTF-8 or not.
+            (b"a\0 \0d\0o\0g\0\xFC\0\n\0", "iconv -f UTF-16LE"),
+            (b"\0a\0 \0d\0o\0g\0\xFC\0\n", "iconv -f UTF-16BE"),
+            (b"a\0\0\0 \0\0\0d\0\0\0\n\0\0\0", "iconv -f UTF-32LE"),
+            (b"\0\0\0a\0\0\0 \0\0\0d\0\0\0\n", "iconv -f UTF-32BE"),
         ] {
             let error = refuse_foreign(line, stdin).unwrap_err().to_string();
             assert!(error.contains("stdin") && error.contains(words), "{error}");

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use super::super::corpus::{PairSource, Side};
 use super::encoding;
-use super::lines::{BYTE_ORDER_MARK, is_blank_row, not_read, read_line};
+use super::lines::{BYTE_ORDER_MARK, bare, is_blank_row, not_read, read_line};
 use super::packing::{Packing, open_sentences};
+use super::returns::{JoinedRows, refuse_in_place_of_newlines};
 use crate::error::{Error, Result};
 
 /// The most lines of a window on a side, …
@@ -145,6 +146,10 @@ impl<'p> Reader<'p> {
             0 => return Ok(false),
             _ => &self.line[..],
         };
+        if self.lines == 0 {
+            let refused = refuse_in_place_of_newlines(line, self.path);
+            refused.map_err(|error| self.packing.inside(error))?;
+        }
         if self.lines == 0
             && let Some(rest) = line.strip_prefix(BYTE_ORDER_MARK)
         {
@@ -201,14 +206,16 @@ fn windows<const N: usize>(mut readers: [Reader; N], mut each: impl FnMut([RawLi
 }
 
 /// Reads two columns of a file, numbered from 1, that tabs separate. Rows that lack one of them are left out. At least one
-/// window comes.
+/// window comes. Fails at the end if carriage returns separate rows.
 pub fn windows_of_columns(path: &Path, columns: [usize; 2], mut each: impl FnMut([RawLines; 2])) -> Result<()> {
+    let mut joined = JoinedRows::default();
     windows_of_file(path, |rows| {
         let mut sides = [(); 2].map(|()| RawLines::new(path, rows.place(0).1));
         sides[0].byte_order_mark = rows.byte_order_mark;
         for index in 0..rows.len() {
             let row = rows.get(index);
             let (_, number) = rows.place(index);
+            joined.add(number, bare(row, false));
             // As training reads it.
             let column = |number: usize| match is_blank_row(row) {
                 true => Some(&[][..]),
@@ -224,7 +231,8 @@ pub fn windows_of_columns(path: &Path, columns: [usize; 2], mut each: impl FnMut
             }
         }
         each(sides);
-    })
+    })?;
+    joined.refuse(path)
 }
 
 /// Reads the pairs of a corpus.
@@ -362,6 +370,32 @@ mod tests {
             assert_eq!(source.left_out, [4]);
         })
         .unwrap();
+    }
+
+    /// As training refuses them.
+    #[test]
+    fn carriage_returns_in_place_of_newlines_and_wide_characters_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let old = write(&folder, "old", "a\tb\rc\td\r");
+        let mixed = write(&folder, "mixed", "a\tb\nc\td\re\tf\r");
+        for error in [
+            windows_of_file(&old, |_| ()).unwrap_err(),
+            windows_of_columns(&old, [1, 2], |_| ()).unwrap_err(),
+            windows_of_columns(&mixed, [1, 2], |_| ()).unwrap_err(),
+        ] {
+            let error = error.to_string();
+            assert!(error.starts_with("carriage returns ") && error.contains("tr '\\r' '\\n'"), "{error}");
+        }
+        for (bytes, encoding) in [
+            (&b"\xFF\xFEa\0\n\0"[..], "UTF-16 "),
+            (b"\xFE\xFF\0a\0\n", "UTF-16 "),
+            (b"\xFF\xFE\0\0a\0\0\0\n\0\0\0", "UTF-32 "),
+            (b"\xFF\xFE<\0?\0x\0m\0l\0", "UTF-16 "),
+            (b"\0a\0 \0d\0o\0g\0\xFC\0\n", "UTF-16BE "),
+        ] {
+            let error = windows_of_file(&write(&folder, "wide", bytes), |_| ()).unwrap_err().to_string();
+            assert!(error.contains(&format!("iconv -f {encoding}")), "{error}");
+        }
     }
 
     #[test]

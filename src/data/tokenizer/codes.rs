@@ -347,6 +347,12 @@ fn pairs(lines: &[String], path: &Path) -> Result<(Version, Vec<Pair>)> {
     if pairs.is_empty() {
         return Err(Error::failure("the file has no merges").at(path));
     }
+    if header.is_none() && pairs.iter().all(|(_, right)| right.parse::<u64>().is_ok()) {
+        let error = Error::failure("these are words and their counts, as a vocabulary lists them, not merges").at(path);
+        return Err(error.help(
+            "name the file of `subword-nmt learn-bpe` in `tokenizer.codes`, this one in `tokenizer.vocabulary`",
+        ));
+    }
     if has(&|symbol| symbol.starts_with(BYTE_LEVEL_SPACE)) && !has(&|symbol| symbol.ends_with(END)) {
         let error = Error::failure("these are merges of bytes, as GPT-2 has them, not codes of subword-nmt").at(path);
         return Err(error.help("name the tokenizer.json that belongs to them in `tokenizer.path`"));

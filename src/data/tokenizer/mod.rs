@@ -49,6 +49,7 @@ use std::io::Write;
 use std::path::Path;
 
 use crate::choice::choice;
+use crate::console::quoted;
 use crate::error::{Error, Result};
 use crate::{file, limits};
 use bpe::Bpe;
@@ -221,6 +222,12 @@ impl Tokenizer {
             let error =
                 Error::failure("these are codes of subword-nmt or fastBPE, which have no vocabulary of their own");
             return Err(error.help("leave `path` out, and set tokenizer.kind = \"subword-nmt\" and `tokenizer.codes`"));
+        }
+        // Every such model has bytes that are no text.
+        if !bytes.iter().any(|byte| byte.is_ascii_control() && !b"\t\n\r".contains(byte))
+            && std::str::from_utf8(&bytes).is_ok()
+        {
+            return Err(Error::failure("this is text, but not a tokenizer.json, nor codes of subword-nmt or fastBPE"));
         }
         let engine = SentencePiece::from_file(&bytes)?;
         Ok(Self { json: engine.to_json()?, engine: Box::new(engine) })
@@ -424,7 +431,8 @@ impl Tokenizer {
             return Some(format!("{} pieces, and {}", sizes[0], sizes[1]));
         }
         let id = (0..sizes[0] as u32).find(|&id| self.piece(id) != other.piece(id))?;
-        Some(format!("piece {id} is {:?}, and {:?}", self.piece(id).unwrap_or(""), other.piece(id).unwrap_or("")))
+        let [here, there] = [self, other].map(|it| quoted(it.piece(id).unwrap_or_default()));
+        Some(format!("piece {id} is {here}, and {there}"))
     }
 
     /// The pieces of ids with `▁` for every space between words, and no other mark of how pieces join.

@@ -11,6 +11,7 @@ use unicode_properties::{GeneralCategoryGroup, UnicodeGeneralCategory};
 
 use super::pipeline::{ESCAPE, SPACE};
 use super::vocabulary::{SPECIALS, byte_of_piece};
+use crate::console::quoted;
 use crate::error::{Error, Result};
 
 /// Characters with a special meaning in a regular expression.
@@ -40,12 +41,12 @@ impl Symbols {
         let symbols = Self { tags, others };
         let mut seen = HashSet::new();
         if let Some(twice) = symbols.iter().find(|symbol| !seen.insert(*symbol)) {
-            let what = format!("the symbol {twice:?} occurs twice after normalisation");
+            let what = format!("the symbol {} occurs twice after normalisation", quoted(twice));
             return Err(Error::usage(what).help("leave one of them out, or write them differently"));
         }
         let begins = |tag: &&String| symbols.others.iter().any(|other| other.starts_with(tag.as_str()));
         if let Some(tag) = symbols.tags.iter().find(begins) {
-            let what = format!("another symbol begins with the tag {tag:?}, which would be found in its place");
+            let what = format!("another symbol begins with the tag {}, which would be found in its place", quoted(tag));
             return Err(Error::usage(what).help("write one of them differently"));
         }
         Ok(symbols)
@@ -164,7 +165,7 @@ fn alternatives(symbols: &[String]) -> String {
 /// A usage error that says why it is invalid.
 pub(super) fn checked(stated: &str, symbol: String) -> Result<String> {
     match fault(&symbol) {
-        Some(fault) => Err(Error::usage(format!("the symbol {stated:?} {fault}")).help(HELP)),
+        Some(fault) => Err(Error::usage(format!("the symbol {} {fault}", quoted(stated))).help(HELP)),
         None => Ok(symbol),
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{TranslateOptions, Translator};
+use crate::console::quoted;
 use crate::decode::avoid::contains;
 use crate::decode::source::Source;
 use crate::decode::surfaces::begins_in_word;
@@ -45,27 +46,32 @@ impl Translator {
         if line.trim().is_empty() && !must.is_empty() {
             return Some(Fault::new("a blank line has a blank translation, without any phrase", "leave `must` out"));
         }
+        if line.trim().is_empty() && !prefix.trim().is_empty() {
+            let what = "a blank line has a blank translation, without any prefix";
+            return Some(Fault::new(what, "leave `prefix` out, or its line of --prefix-file blank"));
+        }
         if !must.is_empty() && !matches!(options.strategy, Strategy::Beam { .. }) {
             let what = "only beam search can see to it that a translation contains a phrase";
             return Some(Fault::new(what, "leave `must` out, or --sample and --beam-groups"));
         }
         let prefix_tokens = self.prefix_tokens(prefix);
         if prefix_tokens.contains(&self.target.unk_id()) {
-            let what = format!("the target vocabulary cannot write all of the prefix {prefix:?}");
+            let what = format!("the target vocabulary cannot write all of the prefix {}", quoted(prefix));
             return Some(Fault::new(what, UNKNOWN));
         }
         let is_blank = |phrase: &&String| self.written(phrase).is_empty();
         if let Some(blank) = must.iter().chain(avoid).find(is_blank) {
-            return Some(Fault::new(format!("the phrase {blank:?} is blank"), "leave it out"));
+            return Some(Fault::new(format!("the phrase {} is blank", quoted(blank)), "leave it out"));
         }
         if let Some(phrase) = must.iter().find(|phrase| self.forms(phrase).is_empty()) {
-            return Some(Fault::new(format!("the target vocabulary cannot write all of {phrase:?}"), UNKNOWN));
+            return Some(Fault::new(format!("the target vocabulary cannot write all of {}", quoted(phrase)), UNKNOWN));
         }
         for phrase in avoid {
             let written = self.written(phrase);
             let has = |text: &&String| contains(&self.written(text), &written);
             if let Some(text) = must.iter().chain([prefix]).find(has) {
-                let what = format!("{phrase:?} is to be avoided, but is part of {text:?}, which is asked for");
+                let (phrase, text) = (quoted(phrase), quoted(text));
+                let what = format!("{phrase} is to be avoided, but is part of {text}, which is asked for");
                 return Some(Fault::new(what, "leave one of them out"));
             }
         }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::proto::{ModelProto, PieceKind};
+use crate::console::quoted;
 use crate::data::tokenizer::vocabulary::{byte_of_piece, byte_piece};
 use crate::error::{Error, Result};
 use crate::limits;
@@ -41,7 +42,7 @@ impl Pieces {
             let text = piece.piece.as_str();
             let kind = piece.kind.map_or(Ok(PieceKind::Normal), PieceKind::try_from);
             let Some(kind) = kind.ok().filter(|_| !text.is_empty() && !piece.score.is_nan()) else {
-                return Err(Error::failure(format!("its piece {id}, {text:?}, has no text, kind or score")));
+                return Err(Error::failure(format!("its piece {id}, {}, has no text, kind or score", quoted(text))));
             };
             if text.len() > limits::PIECE_BYTES {
                 let most = limits::PIECE_BYTES;
@@ -53,7 +54,7 @@ impl Pieces {
             let of_text = matches!(kind, PieceKind::Normal | PieceKind::UserDefined | PieceKind::Unused);
             let map = if of_text { &mut pieces.of_text } else { &mut pieces.reserved };
             if map.insert(text.into(), id).is_some() {
-                return Err(Error::failure(format!("its piece {text:?} occurs twice")));
+                return Err(Error::failure(format!("its piece {} occurs twice", quoted(text))));
             }
             pieces.texts.push(text.into());
             pieces.scores.push(piece.score);

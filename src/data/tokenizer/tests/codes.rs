@@ -88,8 +88,7 @@ fn codes_have_seeded_dropout_and_a_vocabulary_of_the_most_frequent_pieces() {
 #[test]
 fn a_file_of_codes_alone_splits_and_joins() {
     let folder = tempfile::tempdir().unwrap();
-    let names =
-        [("codes", "l o\nlo w\nlow </w>\n"), ("fast", "l o 9\nlo w</w> 5\n"), ("text", "two words\nand more\n")];
+    let names = [("codes", "l o\nlo w\nlow </w>\n"), ("fast", "l o 9\nlo w</w> 5\n"), ("text", "the 3461\nand 99\n")];
     let paths = files(&folder, &names);
     for path in &paths[..2] {
         let tokenizer = Tokenizer::load_or_codes(path).unwrap();
@@ -103,7 +102,9 @@ fn a_file_of_codes_alone_splits_and_joins() {
         let error = Tokenizer::load(path).unwrap_err();
         assert!(error.helps().unwrap().contains("tokenizer.codes"), "{error}");
     }
-    assert!(Tokenizer::load_or_codes(&paths[2]).unwrap_err().to_string().contains("not a SentencePiece model"));
+    assert!(
+        Tokenizer::load_or_codes(&paths[2]).unwrap_err().to_string().contains("this is text, but not a tokenizer.json")
+    );
 }
 
 #[test]
@@ -112,6 +113,7 @@ fn what_is_wrong_with_codes_is_said() {
     for (codes, list, says) in [
         ("", "", &["codes", "no merges"][..]),
         ("#version: 0.2\n", "", &["no merges"]),
+        ("the 3461\nof 99\n", "", &["words and their counts", "`tokenizer.vocabulary`"]),
         ("#version: 0.3\na b\n", "", &["codes:1", "version 0.3"]),
         ("#version: 0.2\na b\na b c\n", "", &["codes:3", "two symbols (subword-nmt)"]),
         ("#version: 0.2\na b 3\n", "", &["codes:2", "two symbols (subword-nmt)"]),

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use crate::console::brief;
 use crate::error::Error;
 
 /// Keys that change nothing we do, whatever they say; so do all that begin with an underscore.
@@ -198,7 +199,7 @@ impl<'a> Keys<'a> {
         let file = self.config_file();
         match (self.get(key), default) {
             (Some((value, file)), _) => read(value).unwrap_or_else(|| {
-                self.problem(format!("`{key}` is {value}, which is not {kind}"), file);
+                self.problem(format!("`{key}` is {}, which is not {kind}", shown(value)), file);
                 self.bad.insert(key);
                 T::default()
             }),
@@ -248,16 +249,16 @@ impl<'a> Keys<'a> {
     pub(super) fn only(&mut self) {
         for (key, allowed) in ONLY {
             if let Some((value, file)) = self.get(key).filter(|(value, _)| !allowed.contains(value)) {
-                self.problem(format!("`{key}` is {value}, but mt has only models with {}", allowed[0]), file);
+                self.problem(format!("`{key}` is {}, but mt has only models with {}", shown(value), allowed[0]), file);
             }
         }
         for (key, allowed) in ONLY_NUMBERS {
             if let Some((value, file)) = self.get(key).filter(|(value, _)| value.as_f64() != Some(*allowed)) {
-                self.problem(format!("`{key}` is {value}, but mt has only {allowed} here"), file);
+                self.problem(format!("`{key}` is {}, but mt has only {allowed} here", shown(value)), file);
             }
         }
         if let Some((value, file)) = self.get("model_type").filter(|(value, _)| **value != json!("marian")) {
-            self.problem(format!("`model_type` is {value}, not \"marian\""), file);
+            self.problem(format!("`model_type` is {}, not \"marian\"", shown(value)), file);
         }
     }
 
@@ -270,7 +271,8 @@ impl<'a> Keys<'a> {
             // Empty values ask for nothing.
             let asks = |value: &Value| !matches!(value, Value::Null) && *value != json!({}) && *value != json!([]);
             for (key, value) in keys.iter().filter(|(key, value)| !is_known(key) && asks(value)) {
-                self.problems.push(Error::failure(format!("mt does not know `{key}`, which is {value}")).at(file));
+                let what = format!("mt does not know `{}`, which is {}", brief(key), shown(value));
+                self.problems.push(Error::failure(what).at(file));
             }
         }
     }
@@ -282,4 +284,9 @@ pub(super) fn single(value: &Value) -> &Value {
         Some([only]) => only,
         _ => value,
     }
+}
+
+/// A value as messages quote it.
+fn shown(value: &Value) -> String {
+    brief(&value.to_string()).into_owned()
 }

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::keys::{File, Keys, single};
 use crate::config::{Activation, Config, DecodeConfig, ModelConfig, Sinusoid, Tie};
+use crate::console::{brief, quoted};
 use crate::decode::translate::TranslateOptions;
 use crate::decode::{MAX_BEAM, PenaltyKind};
 use crate::error::{Error, Result};
@@ -151,7 +152,7 @@ fn model(keys: &mut Keys, is_shared: bool) -> ModelConfig {
         name => Activation::named(name),
     };
     if activation.is_none() && !keys.is_bad("activation_function") {
-        let what = format!("`activation_function` is {name:?}, not one of {}", Activation::NAMES.join(", "));
+        let what = format!("`activation_function` is {}, not one of {}", quoted(&name), Activation::NAMES.join(", "));
         let file = keys.config_file();
         keys.problem(what, file);
     }
@@ -216,18 +217,27 @@ fn forbidden(keys: &mut Keys, pad: u32) -> (Vec<u32>, bool) {
     let (mut forbidden, mut has_padding) = (vec![pad], false);
     let Some((words, file)) = keys.get("bad_words_ids") else { return (forbidden, false) };
     if !words.is_array() {
-        keys.problem(format!("`bad_words_ids` is {words}, which is not a list"), file);
+        keys.problem(format!("`bad_words_ids` is {}, which is not a list", brief(&words.to_string())), file);
     }
     let id = |word: &Value| match word.as_array().map(Vec::as_slice) {
         Some([id]) => u32::try_from(id.as_u64()?).ok(),
         _ => None,
     };
+    // A list of ids, which `transformers` refuses, too.
+    if words.as_array().and_then(|list| list.first()).is_some_and(Value::is_u64) {
+        let what = "`bad_words_ids` has ids where it should have lists of them: `[[7], [8]]`, not `[7, 8]`";
+        keys.problem(what.to_owned(), file);
+        return (forbidden, false);
+    }
     for word in words.as_array().map_or(&[][..], Vec::as_slice) {
         match id(word) {
             Some(id) if id == pad => has_padding = true,
             Some(id) if forbidden.contains(&id) => {}
             Some(id) => forbidden.push(id),
-            None => keys.problem(format!("`bad_words_ids` has {word}, but mt can forbid only single tokens"), file),
+            None => keys.problem(
+                format!("`bad_words_ids` has {}, but mt can forbid only single tokens", brief(&word.to_string())),
+                file,
+            ),
         }
     }
     (forbidden, has_padding)

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::settings::Settings;
 use super::{read, read_json};
+use crate::console::{brief, quoted};
 use crate::data::tokenizer::{OwnIds, Tokenizer};
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
@@ -141,7 +142,9 @@ fn side(vocabulary: &Path, model: &Path, names: &Names, settings: &Settings, sid
         let slot = id.as_u64().and_then(|id| taken.get_mut(usize::try_from(id).ok()?)).filter(|taken| !**taken);
         let Some(slot) = slot else {
             let what = format!(
-                "the piece {piece:?} has the id {id}, which another has, or which is not below {}",
+                "the piece {} has the id {}, which another has, or which is not below {}",
+                quoted(piece),
+                brief(&id.to_string()),
                 taken.len()
             );
             return Err(Error::failure(what).at(vocabulary));
@@ -164,7 +167,9 @@ fn side(vocabulary: &Path, model: &Path, names: &Names, settings: &Settings, sid
     for id in spare.clone() {
         let piece = spare_piece(id);
         if pieces.insert(piece.clone(), id.into()).is_some() {
-            return Err(Error::failure(format!("the piece {piece:?} has another id than its own")).at(vocabulary));
+            return Err(
+                Error::failure(format!("the piece {} has another id than its own", quoted(&piece))).at(vocabulary)
+            );
         }
     }
     let ids = OwnIds {

@@ -6,6 +6,7 @@ use std::path::Path;
 use super::files;
 use super::yaml::{self, Value};
 use crate::config::{Activation, Config, DecodeConfig, ModelConfig, NormPlacement, Sinusoid, Tie};
+use crate::console::brief;
 use crate::decode::{MAX_BEAM, PenaltyKind};
 use crate::error::{Error, Result};
 
@@ -93,7 +94,8 @@ impl<'a> Options<'a> {
         let text = self.get(key);
         let size = text.and_then(|text| text.parse().ok()).filter(|size| (1..=1 << 24).contains(size));
         size.unwrap_or_else(|| {
-            self.problems.push(format!("`{key}` is {}, not a size of at least 1", text.unwrap_or("missing")));
+            self.problems
+                .push(format!("`{key}` is {}, not a size of at least 1", text.map_or("missing".into(), brief)));
             1
         })
     }
@@ -126,7 +128,8 @@ impl<'a> Options<'a> {
     fn only(&mut self) {
         for (key, allowed) in ONLY {
             if let Some(value) = self.get(key).filter(|value| !allowed.contains(value)) {
-                self.problems.push(format!("`{key}` is {value}, but mt has only models with {}", allowed[0]));
+                let what = format!("`{key}` is {}, but mt has only models with {}", brief(value), allowed[0]);
+                self.problems.push(what);
             }
         }
         let mut left: Vec<_> = self.values.iter().collect();
@@ -144,6 +147,7 @@ impl<'a> Options<'a> {
                     Value::List(list) => format!("[{}]", list.join(", ")),
                     _ => "a table".to_owned(),
                 };
+                let (key, value) = (brief(key), brief(&value));
                 self.problems.push(format!("mt has no models with `{key}`, which is {value}"));
             }
         }

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::files::{self, Files};
 use super::settings::Settings;
 use super::yaml;
+use crate::console::quoted;
 use crate::data::tokenizer::{OwnIds, Tokenizer};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
@@ -87,7 +88,7 @@ fn pieces_of(vocabulary: &Path, size: usize) -> Result<Vec<(String, u32)>> {
             yaml::Value::Scalar(text) => text.parse::<u32>().ok(),
             _ => None,
         };
-        let id = id.ok_or_else(|| Error::failure(format!("the piece {piece:?} has no id")).at(vocabulary))?;
+        let id = id.ok_or_else(|| Error::failure(format!("the piece {} has no id", quoted(&piece))).at(vocabulary))?;
         if (id as usize) < size {
             pieces.push((piece, id));
         }
