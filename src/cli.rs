@@ -358,8 +358,8 @@ pub struct TranslateArgs {
     /// Read JSON: each line is an object with `text` and, if wanted, `must`, `avoid` and `prefix`
     ///
     /// `must` and `avoid` are lists of phrases that the translation contains, or does not contain, as whole words, spelled like
-    /// this; `prefix` is what it begins with, or its first part (--long). With `must`, a line has a beam of --beam for each number of its phrases' tokens
-    /// (grid beam search), so it takes longer.
+    /// this; `prefix` is what it begins with, or its first part (--long). With `must`, a line has a beam of --beam for each number
+    /// of its phrases' tokens (grid beam search), so it takes longer.
     #[arg(long, conflicts_with_all = ["prefix", "prefix_file"])]
     pub json_input: bool,
 }

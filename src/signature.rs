@@ -196,8 +196,10 @@ fn begun(head: &[u8]) -> &[u8] {
 fn of_office(head: &[u8]) -> Option<Signature> {
     let length = u16::from_le_bytes(head.strip_prefix(b"PK\x03\x04")?.get(22..24)?.try_into().ok()?);
     let name = head.get(30..30 + usize::from(length))?;
+    // What comes first in files of Word, Excel and PowerPoint, depends on the program that wrote them.
+    let folders: [&[u8]; 6] = [b"[Content_Types].xml", b"_rels/", b"docProps/", b"word/", b"xl/", b"ppt/"];
     let what = match name {
-        b"[Content_Types].xml" | b"_rels/.rels" => "a document of Microsoft Office",
+        name if folders.iter().any(|begin| name.starts_with(begin)) => "a document of Microsoft Office",
         b"mimetype" if contains(head, b"application/epub") => "a book (EPUB)",
         b"mimetype" => "an OpenDocument file, as LibreOffice writes them",
         _ => return None,
@@ -357,6 +359,7 @@ mod tests {
             (b"PK\x03\x04\x14\0", "zip", "`unzip`"),
             (&zip("train.en", "text"), "zip", "`unzip`"),
             (&zip("[Content_Types].xml", "<"), "Microsoft Office", "plain text in UTF-8"),
+            (&zip("xl/workbook.xml", "<"), "Microsoft Office", "plain text in UTF-8"),
             (&zip("mimetype", "application/epub+zip"), "EPUB", "plain text in UTF-8"),
             (&zip("mimetype", "application/vnd.oasis.opendocument.text"), "OpenDocument", "plain text in UTF-8"),
             (b"BZh91AY&SY and more", "bzip2", "`bunzip2`"),

@@ -673,7 +673,7 @@ fn what_is_not_there_is_named_with_what_is() {
     fails(
         &train(&format!("hub = \"o/list\", {TRAIN}")),
         1,
-        &["there are no columns `en` and `de`", "hub:o/list train.json:2", "name two of en"],
+        &["the row has no `de`", "hub:o/list train.json:2", "name two of en"],
     );
     bench.hub.dataset("o/uneven", &[("train.en", b"a\nb\nc\n"), ("train.de", b"a\nb\n")]);
     fails(
@@ -705,7 +705,7 @@ fn what_is_not_there_is_named_with_what_is() {
         1,
         &[
             "`data.train[0]`: there is no data set",
-            "`data.train[1]`: there are no columns `en` and `de`",
+            "`data.train[1]`: the row has no `de`",
             "`data.test`: o/row has no split `test`",
             "its splits: train",
         ],

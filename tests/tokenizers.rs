@@ -165,7 +165,11 @@ fn what_a_file_cannot_do_is_refused() {
     empty.write("empty.model", "");
     fails(&empty.train(&[]), 1, &["empty.model", "it is empty"]);
     let output = project("path = \"none.model\"\ntarget_path = \"small.toml\"").train(&[]);
-    fails(&output, 1, &["`tokenizer.path`", "none.model", "`tokenizer.target_path`", "not a SentencePiece model"]);
+    fails(
+        &output,
+        1,
+        &["`tokenizer.path`", "none.model", "`tokenizer.target_path`", "this is text, but not a tokenizer.json"],
+    );
     let output = project("kind = \"subword-nmt\"\ndropout = 0.1\nlowercase = true").train(&[]);
     fails(&output, 2, &["`tokenizer.dropout` does nothing", "`tokenizer.lowercase` does nothing"]);
     // A later configuration may name a file although an earlier one has settings for learning.

@@ -36,17 +36,15 @@ pub fn run(args: &ReportArgs, common: &Common) -> Result<()> {
     }
     let runs = args.runs.iter().map(|directory| Run::open(directory)).collect::<Result<Vec<_>>>()?;
     let file = match (&args.output, &args.runs[..]) {
-        (Some(file), runs) => {
-            let is_page_of = |run: &PathBuf| reserved::whole(&run.join(page::FILE)) == reserved::whole(file);
-            if file != Path::new("-") && !runs.iter().any(is_page_of) {
-                reserved::refuse(file)?;
-            }
-            file.clone()
-        }
+        (Some(file), _) => file.clone(),
         (None, [run]) => run.join(page::FILE),
         (None, _) => PathBuf::from(page::FILE),
     };
     check_name(&file)?;
+    let is_page_of = |run: &PathBuf| reserved::whole(&run.join(page::FILE)) == reserved::whole(&file);
+    if args.output.is_some() && file != Path::new("-") && !args.runs.iter().any(is_page_of) {
+        reserved::refuse(&file)?;
+    }
     let names = page::names(&runs);
     let picture = Format::of(&file);
     // A picture does not show it.

@@ -6,6 +6,7 @@ use super::aliases::{self, Alias};
 use super::corpus;
 use super::document::{Entry, Item, Origin, Table, Value, stated_kind};
 use super::schema::{self, find, join};
+use crate::console::brief;
 use crate::device::DeviceName;
 use crate::error::Error;
 use crate::key::{Key, Kind, Variant};
@@ -229,13 +230,13 @@ impl Report {
             self.bad.insert(join(path, name));
             return;
         }
-        let value = entry.item.value.show();
+        let (shown, value) = (brief(name), entry.item.value.show());
         let is_table = matches!(entry.item.value, Value::Table(_));
         let what = match path {
-            "" if is_table => format!("unknown section [{name}]"),
-            "" => format!("unknown key `{name}` outside any section (value {value})"),
-            _ if is_table => format!("unknown section [{path}.{name}]"),
-            _ => format!("unknown key `{name}` in [{path}] (value {value})"),
+            "" if is_table => format!("unknown section [{shown}]"),
+            "" => format!("unknown key `{shown}` outside any section (value {value})"),
+            _ if is_table => format!("unknown section [{path}.{shown}]"),
+            _ => format!("unknown key `{shown}` in [{path}] (value {value})"),
         };
         let (help, meant) = key_meant(path, name, &entry.item.value, names, all);
         self.add(&entry.key, Error::usage(what).help(help));

@@ -29,6 +29,15 @@ fn values_of_other_toolkits_lead_to_ours() {
 }
 
 #[test]
+fn of_a_long_key_the_beginning_is_shown() {
+    let key = "k".repeat(5000);
+    for text in [format!("[model]\n{key} = 3\n"), format!("[{key}]\na = 3\n"), format!("{key} = 3\n")] {
+        let error = problem(&text).to_string();
+        assert!(error.contains("kkk…") && error.len() < 2000, "{error}");
+    }
+}
+
+#[test]
 fn a_wrong_type_is_refused() {
     for (text, parts) in [
         (

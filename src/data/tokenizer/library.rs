@@ -87,6 +87,7 @@ impl Library {
         let failed = |error: tokenizers::Error| Error::failure(error.to_string()).caused_by(error);
         // Not from the text, in which a key may occur twice, and differ from what was checked.
         let mut whole: Inner = serde_json::from_value(file.clone()).map_err(|error| failed(error.into()))?;
+        check_added(&whole)?;
         whole.with_truncation(None).map_err(failed)?;
         whole.with_padding(None);
         let pieces = in_order(whole.get_vocab(true).into_iter().map(|(piece, id)| (piece, id.into())))?;
@@ -136,6 +137,7 @@ impl Library {
             *longest = limits::WORDPIECE_CHARACTERS.into();
         }
         let mut inner: Inner = serde_json::from_value(file).map_err(|error| failed(error.into()))?;
+        check_added(&inner)?;
         inner.with_truncation(None).map_err(failed)?;
         inner.with_padding(None);
         inner.set_encode_special_tokens(true);
@@ -197,6 +199,18 @@ impl Library {
             }
         }
         Ok(ids)
+    }
+}
+
+/// Refuses an added token of which normalising leaves nothing: the library finds it everywhere, and may never get further.
+fn check_added(tokenizer: &Inner) -> Result<()> {
+    let added = tokenizer.get_added_vocabulary();
+    let is_empty = |id: &u32| added.simple_id_to_token(*id).is_some_and(|token| token.is_empty());
+    match added.get_added_tokens_decoder().iter().find(|(id, _)| is_empty(id)) {
+        Some((_, token)) => {
+            Err(Error::failure(format!("normalising leaves nothing of its added token {:?}", token.content)))
+        }
+        None => Ok(()),
     }
 }
 

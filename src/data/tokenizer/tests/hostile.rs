@@ -105,6 +105,13 @@ fn what_the_library_would_fail_on_is_refused() {
             "`content`",
         ),
         (json!({ "decoder": 5 }), "tokenizers library"),
+        (
+            json!({
+                "added_tokens": [added(8, " ", &["normalized"])],
+                "normalizer": { "type": "Strip", "strip_left": true, "strip_right": true },
+            }),
+            "nothing of its added token \" \"",
+        ),
         (json!({ "model": unigram("a".repeat(limits::PIECE_BYTES + 1)) }), "too long"),
         (json!({ "model": bpe("é", &["a", "b", "ab"], "a b") }), "no `continuing_subword_prefix`"),
         (json!({ "model": bpe("x", &["a", "éb", "ab"], "a éb") }), "no `continuing_subword_prefix`"),
