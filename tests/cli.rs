@@ -880,7 +880,7 @@ fn a_model_of_any_size_is_counted_before_it_is_made() {
         .split(' ')
         .flat_map(|set| ["--set", set])
         .collect();
-    let long = ["--set", "model.max_length=16777216", "--set", "model.d_model=1048576", "--set", "model.heads=1048576"];
+    let long = ["--set", "model.max_length=65536", "--set", "model.d_model=1048576", "--set", "model.heads=1048576"];
     for sets in [&widest[..], &long] {
         let output = project.mt(&[&["train", "--config", "small.toml", "--device", "cpu"], sets].concat());
         fails(&output, 2, &["training this model takes more than", "model.max_length"]);
@@ -1163,7 +1163,7 @@ fn results_are_told_to_programs() {
 #[test]
 fn a_file_that_is_no_configuration_is_told_in_a_few_lines() {
     let project = Project::new();
-    project.write("novel", "It was a dark and stormy night = [\n".repeat(200_000));
+    project.write("novel", "It was a dark and stormy night = [\n".repeat(100_000));
     let output = project.mt(&["check", "--config", "novel"]);
     fails(&output, 2, &["novel:1:", "more lines are not valid TOML", "is this file a configuration?"]);
     assert!(stderr(&output).lines().count() < 40, "{}", stderr(&output));

@@ -359,7 +359,7 @@ fn what_cannot_be_searched_with_is_refused() {
         (&["--sample", "--patience", "2"], "--patience"),
         (&["--attention", "a.json", "--long", "split"], "--long truncate"),
         (&["--attention", "a.pdf"], "attention cannot be drawn as .pdf"),
-        (&["--output", "runs/small/model.safetensors"], "same file as the input"),
+        (&["--output", "runs/small/model.safetensors"], "would take the place of what belongs to a run or model"),
         (&["--precision", "f16"], "f32, bf16, int8, auto"),
     ] {
         fails(&translate(flags), 2, &[mentioned]);
