@@ -164,6 +164,11 @@ pub fn quoted(text: &str) -> String {
     format!("{:?}", brief(text))
 }
 
+/// A path inside a message.
+pub fn shown_path(path: &Path) -> String {
+    in_one_line(&path.to_string_lossy()).into_owned()
+}
+
 /// JSON whose harmful characters are written as JSON's escapes: it says the same.
 pub fn harmless_json(json: &str) -> Cow<'_, str> {
     let escape = |c: char| c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect();

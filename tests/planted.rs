@@ -156,6 +156,34 @@ fn a_report_is_not_written_through_a_link_that_the_user_has_not_named() {
     assert_eq!(std::fs::metadata(&page).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
+/// Its page may be sent on: what a link leads to would be in it.
+#[test]
+fn a_report_shows_no_file_that_a_link_leads_to() {
+    let project = with_victims(&[]);
+    let secret = project.path("victims/secret");
+    for (name, text) in [
+        ("config.toml", "token = \"s3cr3t\"\n"),
+        ("log.jsonl", "{\"event\":\"train\",\"update\":1,\"loss\":2.5,\"s3cr3t\":1}\n"),
+        ("corpus.json", "{\"s3cr3t\": 1}"),
+        ("attention.json", "{\"s3cr3t\": 1}"),
+        ("validation/best.txt", "s3cr3t\n"),
+        ("config.toml", "s3cr3t is no TOML"),
+    ] {
+        let own = project.path("runs/small").join(name);
+        let kept = std::fs::read(&own).unwrap();
+        std::fs::write(&secret, text).unwrap();
+        remove(&own);
+        symlink(&secret, &own).unwrap();
+        let output = project.mt(&["report", "runs/small", "--output", "page.html"]);
+        let page = std::fs::read_to_string(project.path("page.html")).unwrap_or_default();
+        assert!(!(stderr(&output) + &page).contains("s3cr3t"), "{name}: {}", stderr(&output));
+        remove(&own);
+        remove(&project.path("page.html"));
+        std::fs::write(&own, kept).unwrap();
+    }
+    succeeds(&project.mt(&["report", "runs/small", "-q"]));
+}
+
 #[test]
 fn a_failed_start_leaves_every_file_as_it_was() {
     let project = with_victims(&[]);

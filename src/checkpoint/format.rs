@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs::File;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,7 +20,6 @@ use super::manifest::FileEntry;
 use crate::console::in_one_line;
 use crate::error::{Error, Result};
 use crate::file;
-use crate::limits;
 use crate::ops::matmul::int8::{Quantised, Values};
 
 /// Elements converted at a time: the bytes stay in the second-level cache.
@@ -464,9 +463,8 @@ fn invalid(path: &Path, why: &str) -> Error {
 fn read_header(file: &File, path: &Path) -> Result<Header> {
     let read_error = |error| Error::io("read the tensors", path, error);
     let invalid = |why: String| invalid(path, &why);
-    file::refuse_placeholder_in(file).map_err(read_error)?;
-    let metadata = file.metadata().map_err(read_error)?;
-    let size = metadata.len();
+    file::refuse_placeholder(file).map_err(read_error)?;
+    let size = file.metadata().map_err(read_error)?.len();
     let mut length = [0; LENGTH_BYTES as usize];
     if size < LENGTH_BYTES {
         return Err(invalid(format!("it has only {size} bytes")));
@@ -487,17 +485,8 @@ fn read_header(file: &File, path: &Path) -> Result<Header> {
     if (checked.data_len() as u64).checked_add(data) != Some(size) {
         return Err(invalid(format!("{} bytes of tensors in a file of {size}", checked.data_len())));
     }
-    if is_sparse(&metadata) {
-        return Err(invalid("most of its bytes were never written".into()));
-    }
+    file::refuse_holes(file).map_err(read_error)?;
     Ok(Header { data, tensors })
-}
-
-/// Whether most of a file are holes, as of one that a download has only made room for. (Some network file systems count no blocks.)
-fn is_sparse(metadata: &std::fs::Metadata) -> bool {
-    const BLOCK: u64 = 512;
-    let allocated = metadata.blocks().saturating_mul(BLOCK);
-    allocated > 0 && allocated < metadata.len() / limits::MOST_SPARSE
 }
 
 /// The tensors of a header. Unlike a map, it refuses a name that occurs twice.

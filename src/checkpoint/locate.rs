@@ -182,21 +182,28 @@ pub fn pointer(run: &Path, name: &str) -> Result<Option<u64>> {
 /// # Errors
 /// The directory cannot be listed; or a checkpoint cannot be read, which says nothing about what it holds.
 pub fn newest_valid(run: &Path) -> Result<(Option<Saved>, Vec<String>)> {
-    let (newest, warnings) = newest_verified(run)?;
-    Ok((newest.map(|(step, path, _)| (step, path)), warnings))
+    let mut warnings = Vec::new();
+    let newest = newest_verified(run, &mut warnings)?;
+    Ok((newest.map(|(saved, _)| saved), warnings))
 }
 
-fn newest_verified(run: &Path) -> Result<(Option<(u64, PathBuf, Verified)>, Vec<String>)> {
-    let mut warnings = Vec::new();
+/// The newest checkpoint that is whole; adds a warning for each of the first that are not.
+fn newest_verified(run: &Path, warnings: &mut Vec<String>) -> Result<Option<(Saved, Verified)>> {
+    let most = warnings.len() + MAX_NAMED;
     for (step, path) in directories(run)?.into_iter().rev() {
         match Opened::open(&path).and_then(|opened| opened.verify(&[MODEL_FILE, OPTIMIZER_FILE, STATE_FILE])) {
-            Ok(verified) => return Ok((Some((step, path, verified)), warnings)),
+            Ok(verified) => return Ok(Some(((step, path), verified))),
             Err(error) => {
-                warnings.push(passed_over(&format!("the checkpoint of update {step}"), &known_damage(error)?))
+                let error = known_damage(error)?;
+                if warnings.len() < most {
+                    warnings.push(passed_over(&format!("the checkpoint of update {step}"), &error));
+                } else if warnings.len() == most {
+                    warnings.push("further checkpoints cannot be used and were skipped".to_owned());
+                }
             }
         }
     }
-    Ok((None, warnings))
+    Ok(None)
 }
 
 /// What is wrong with a checkpoint itself, so that another may be used in its place, and this one be removed later.
@@ -352,14 +359,15 @@ fn last(dir: &Path, mut warnings: Vec<String>) -> Result<Located> {
             }
         }
     }
-    let (newest, others) = newest_verified(dir)?;
+    let mut others = Vec::new();
+    let newest = newest_verified(dir, &mut others)?;
     for other in others {
         if !warnings.contains(&other) {
             warnings.push(other);
         }
     }
     match newest {
-        Some((step, directory, verified)) => located(directory, verified, &named(Which::Last, step), warnings),
+        Some(((step, directory), verified)) => located(directory, verified, &named(Which::Last, step), warnings),
         None if warnings.is_empty() => Err(no_model(dir, "it holds no checkpoint yet").help(what_is_there(dir))),
         None => Err(no_model(dir, &format!("nothing in it can be used\n    {}", warnings.join("\n    ")))
             .help("restore a copy, or train again")),

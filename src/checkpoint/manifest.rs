@@ -270,9 +270,10 @@ fn check_file(path: &Path, entry: &FileEntry, file: &File) -> Result<()> {
     let read_error = |error| Error::io("read a file of the model", path, error);
     let length = file.metadata().map_err(read_error)?.len();
     if length != *size {
-        file::refuse_placeholder(path).map_err(read_error)?;
+        file::refuse_placeholder(file).map_err(read_error)?;
         return Err(damaged(name, &format!("it has {length} bytes, but its manifest says {size}")).at(path));
     }
+    file::refuse_holes(file).map_err(read_error)?;
     let found = file::patiently(|| {
         let mut file = file;
         file.rewind()?;

@@ -98,10 +98,10 @@ fn of_models(models: &[PathBuf], args: &AverageArgs, common: &Common) -> Result<
     if !differing.is_empty() {
         return Err(Error::many(differing));
     }
-    let lengths: [(&str, fn(&Config) -> usize); 2] =
-        [("model.max_length", |config| config.model.max_length), ("data.max_length", |config| config.data.max_length)];
-    let differs = |of: &fn(&Config) -> usize| others.iter().any(|other| of(&other.config) != of(config));
-    let differing = lengths.iter().filter(|(_, of)| differs(of)).map(|(key, of)| format!("`{key}` = {}", of(config)));
+    let lengths =
+        |config: &Config| [("model.max_length", config.model.max_length), ("data.max_length", config.data.max_length)];
+    let differs = |length: &(&str, usize)| others.iter().any(|other| !lengths(&other.config).contains(length));
+    let differing = lengths(config).into_iter().filter(differs).map(|(key, length)| format!("`{key}` = {length}"));
     let differing: Vec<String> = differing.collect();
     if !differing.is_empty() {
         let (first, lengths) = (models[0].display(), differing.join(", "));

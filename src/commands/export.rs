@@ -4,7 +4,7 @@ use super::shared::model;
 use super::shared::output::print_json;
 use super::shared::reserved::refuse_taken;
 use crate::cli::{Common, ExportArgs};
-use crate::console::{info, note};
+use crate::console::{info, note, shown_path};
 use crate::error::{Error, Result};
 use crate::interop::export::{Format, Model, ct2, hf_marian};
 use crate::interop::search;
@@ -32,7 +32,7 @@ pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {
     if common.json {
         print_json(&serde_json::json!({ "out": args.out.to_string_lossy(), "format": format }))?;
     } else {
-        info(format_args!("written to {}", args.out.display()));
+        info(format_args!("written to {}", shown_path(&args.out)));
     }
     if format == Format::HfMarian {
         hf_marian::notes(&loaded.config.model, &loaded.tokenizers).into_iter().for_each(note);

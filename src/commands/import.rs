@@ -7,7 +7,7 @@ use super::shared::model::{named, write_model};
 use super::shared::output::print_json;
 use super::shared::reserved::refuse_taken;
 use crate::cli::{Common, ImportArgs};
-use crate::console::{info, note};
+use crate::console::{info, note, shown_path};
 use crate::error::Result;
 use crate::interop::import::{self, Imported};
 
@@ -26,7 +26,7 @@ pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
     if common.json {
         print_json(&serde_json::json!({ "out": args.out.to_string_lossy(), "parameters": parameters }))?;
     } else {
-        info(format_args!("{} parameters, written to {}", super::info::grouped(parameters), args.out.display()));
+        info(format_args!("{} parameters, written to {}", super::info::grouped(parameters), shown_path(&args.out)));
     }
     let tags = imported.tokenizers.source.language_tags();
     if !tags.is_empty() {

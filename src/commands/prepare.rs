@@ -43,7 +43,7 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
         output.json(&json)?;
     } else {
         for directory in &directories {
-            output.line(directory)?;
+            output.path(Path::new(directory))?;
         }
         info(format_args!("{pairs} pairs are ready, {} MiB, after {seconds:.1} s", bytes >> 20));
     }

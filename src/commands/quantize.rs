@@ -5,7 +5,7 @@ use super::shared::output::print_json;
 use super::shared::reserved::refuse_taken;
 use crate::checkpoint::{Elements, NamedTensor, scale_name};
 use crate::cli::{Common, QuantizeArgs};
-use crate::console::info;
+use crate::console::{info, shown_path};
 use crate::error::{Error, Result};
 use crate::ops::matmul::int8::{Quantised, Values};
 use crate::ops::params::Kind;
@@ -42,7 +42,7 @@ pub fn run(args: &QuantizeArgs, common: &Common) -> Result<()> {
             }
         }
     }
-    let made_from = format!("{} (8-bit integers)", args.model.display());
+    let made_from = format!("{} (8-bit integers)", shown_path(&args.model));
     write_model(&args.out, &loaded.config, &loaded.tokenizers, &tensors, &made_from)?;
     let before = 4 * layout.total();
     let after: usize = tensors.iter().map(|tensor| tensor.data.bytes()).sum();

@@ -70,7 +70,7 @@ pub fn run(args: &ReportArgs, common: &Common) -> Result<()> {
         let json = json!({ "report": file.to_string_lossy(), "runs": summaries, "compared": compared });
         output.json(&json)?;
     } else {
-        output.line(&file.display().to_string())?;
+        output.path(&file)?;
     }
     output.flush()
 }

@@ -10,7 +10,7 @@ use super::shared::model;
 use super::shared::output::{Output, refuse_inputs};
 use crate::checkpoint;
 use crate::cli::{Common, TokenizeArgs};
-use crate::console::{harmless_json, info, warning};
+use crate::console::{harmless_json, info, shown_path, warning};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Result;
@@ -64,7 +64,7 @@ fn tokenizer(args: &TokenizeArgs, common: &Common) -> Result<(Arc<Tokenizer>, Ve
     let directory = model::directory(args.model.as_deref(), common)?;
     let (directory, _) = checkpoint::directory_and_step(&directory);
     if args.model.is_none() {
-        info(format_args!("tokenizer: of {}", directory.display()));
+        info(format_args!("tokenizer: of {}", shown_path(directory)));
     }
     model::verify_tokenizers(directory)?;
     let both = Tokenizers::load(directory)?;

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check::Report;
 use super::document::{Item, Origin, Table, Value, get};
+use crate::console::shown_path;
 use crate::data::hub::{Column, HubSplit};
 use crate::error::Error;
 use crate::hub::{self, Repo};
@@ -100,7 +101,7 @@ impl From<CorpusLocation> for SetConfig {
 impl fmt::Display for CorpusLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Files { source: file, .. } | Self::Tsv { file, .. } => write!(f, "{}", file.display()),
+            Self::Files { source: file, .. } | Self::Tsv { file, .. } => f.write_str(&shown_path(file)),
             Self::Hub(split) => write!(f, "{split}"),
         }
     }

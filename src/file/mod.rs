@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, StatVfs, statvfs};
 
+use crate::limits;
 use crate::signature::Signature;
 pub(crate) use folder::{Folder, Links, Staged};
 pub(crate) use room::Room;
@@ -174,8 +175,38 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
 
 /// Reads a regular file as text.
 pub(crate) fn read_text(path: &Path) -> io::Result<String> {
-    let bytes = read(path)?;
+    text(read(path)?)
+}
+
+/// As [`read`], but not through a link: of a file that is shown, in a directory that others may have made. (Weights and tokenizers
+/// may be links, as in the hub's cache.)
+pub(crate) fn read_own(path: &Path) -> io::Result<Vec<u8>> {
+    let (folder, name) = Folder::of(path)?;
+    let mut bytes = Vec::new();
+    folder.read(name)?.read_to_end(&mut bytes)?;
+    fetched(bytes)
+}
+
+/// As [`read_text`], but not through a link, as [`read_own`].
+pub(crate) fn read_own_text(path: &Path) -> io::Result<String> {
+    text(read_own(path)?)
+}
+
+fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
+}
+
+/// Fails if most of a file are holes, as of one that a download has only made room for: reading it would take as long as if it
+/// had been written. (Some network file systems count no blocks.)
+pub(crate) fn refuse_holes(file: &File) -> io::Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    const BLOCK: u64 = 512;
+    let metadata = file.metadata()?;
+    let written = metadata.blocks().saturating_mul(BLOCK);
+    match written > 0 && written < metadata.len() / limits::MOST_SPARSE {
+        true => Err(io::Error::new(io::ErrorKind::InvalidData, "most of its bytes were never written: fetch it again")),
+        false => Ok(()),
+    }
 }
 
 /// The contents of a file, unless they only stand in its place: then the error says what was not fetched.
@@ -187,12 +218,7 @@ fn fetched(bytes: Vec<u8>) -> io::Result<Vec<u8>> {
 }
 
 /// Fails if a file only stands in the place of one that was not fetched, such as a pointer of Git LFS.
-pub(crate) fn refuse_placeholder(path: &Path) -> io::Result<()> {
-    refuse_placeholder_in(&open_regular(path)?)
-}
-
-/// As [`refuse_placeholder`], of an open file.
-pub(crate) fn refuse_placeholder_in(file: &File) -> io::Result<()> {
+pub(crate) fn refuse_placeholder(file: &File) -> io::Result<()> {
     let mut head = vec![0; 1 << 12];
     let length = file.read_at(&mut head, 0)?;
     head.truncate(length);

@@ -29,7 +29,7 @@ fn what_stands_in_the_place_of_a_file_is_not_read() {
             read(&path).unwrap_err(),
             read_text(&path).unwrap_err(),
             read_at_most(&path, 1000).unwrap_err(),
-            refuse_placeholder(&path).unwrap_err(),
+            refuse_placeholder(&open_regular(&path).unwrap()).unwrap_err(),
         ] {
             let error = crate::error::Error::io("read the model", &path, error).to_string();
             assert!(error.starts_with("cannot read the model: the file is a p"), "{error}");
@@ -37,7 +37,7 @@ fn what_stands_in_the_place_of_a_file_is_not_read() {
         }
     }
     fs::write(&path, "{}").unwrap();
-    refuse_placeholder(&path).unwrap();
+    refuse_placeholder(&open_regular(&path).unwrap()).unwrap();
 }
 
 /// A directory, and where things are in it.

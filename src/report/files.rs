@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::checkpoint::RunPath;
-use crate::console::message;
+use crate::console::{message, shown_path};
 use crate::error::{Error, Result};
 use crate::file::{self, Folder};
 
@@ -49,7 +49,7 @@ pub fn lines<S: AsRef<str>>(lines: &[S]) -> String {
 
 /// The lines of one; `None` if it is missing or cannot be read.
 pub fn read_lines(run: &Path, name: &str) -> Option<Vec<String>> {
-    let text = file::read_text(&run.join(name)).ok()?;
+    let text = file::read_own_text(&run.join(name)).ok()?;
     Some(text.split_terminator('\n').map(str::to_owned).collect())
 }
 
@@ -60,12 +60,12 @@ pub fn read_json(run: &Path, name: &str) -> Value {
         return Value::Null;
     }
     let read = || -> std::result::Result<Value, String> {
-        let text = file::read_text(&file).map_err(|error| error.to_string())?;
+        let text = file::read_own_text(&file).map_err(|error| error.to_string())?;
         let value: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
         if value.is_object() { Ok(value) } else { Err("not what a run writes".to_owned()) }
     };
     read().unwrap_or_else(|why| {
-        message(format_args!("warning: {} is left out of the report: {why}", file.display()));
+        message(format_args!("warning: {} is left out of the report: {why}", shown_path(&file)));
         Value::Null
     })
 }

@@ -53,7 +53,7 @@ impl Run {
     /// Its configuration cannot be read.
     pub fn new(directory: &Path, log: &[Value]) -> Result<Self> {
         let file = directory.join(CONFIG_FILE);
-        let text = file::read_text(&file).map_err(|error| Error::io("read the configuration", &file, error))?;
+        let text = file::read_own_text(&file).map_err(|error| Error::io("read the configuration", &file, error))?;
         let config: toml::Table =
             text.parse().map_err(|error| Error::failure(format!("not TOML: {error}")).at(&file))?;
         let mut flat = Map::new();

@@ -382,7 +382,7 @@ fn entries_until(path: &Path, progress: Option<Progress>) -> Result<Vec<Value>> 
 /// # Errors
 /// The file cannot be read, or is not a regular one.
 pub fn entries(path: &Path) -> std::io::Result<Vec<Value>> {
-    let bytes = file::read(path)?;
+    let bytes = file::read_own(path)?;
     let (mut log, mut damaged) = (Vec::new(), None);
     let lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
     for (number, line) in (1..).zip(&lines).filter(|(_, line)| !line.is_empty()) {

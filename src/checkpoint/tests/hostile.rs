@@ -205,7 +205,7 @@ fn a_file_of_holes_is_refused() {
     fs::File::options().write(true).open(&path).unwrap().set_len(whole).unwrap();
     assert_says(
         &load(&path).unwrap_err(),
-        &["most of its bytes were never written", "model.safetensors", "fetch it again"],
+        &["most of its bytes were never written: fetch it again", "model.safetensors"],
     );
 }
 

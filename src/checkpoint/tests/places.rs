@@ -44,6 +44,19 @@ fn checkpoints_are_listed_by_step() {
     assert_eq!(steps(run.path()), [3, 200, 1000, 123_456_789]);
 }
 
+/// Somebody may have put any number of them there.
+#[test]
+fn only_the_first_of_many_damaged_checkpoints_are_named() {
+    let run = tempfile::tempdir().unwrap();
+    for step in 0..1000 {
+        fs::create_dir_all(run.path().join(format!("checkpoints/step-{step:08}"))).unwrap();
+    }
+    let (newest, warnings) = newest_valid(run.path()).unwrap();
+    assert!(newest.is_none() && warnings.len() < 20, "{}", warnings.len());
+    assert!(warnings[0].starts_with("the checkpoint of update 999 cannot be used"), "{}", warnings[0]);
+    assert_eq!(warnings.last().unwrap(), "further checkpoints cannot be used and were skipped");
+}
+
 /// Neither keeps training from saving.
 #[test]
 fn links_that_lead_nowhere_are_passed_over() {

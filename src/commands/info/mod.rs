@@ -13,7 +13,7 @@ use super::shared::run::init::Start;
 use crate::checkpoint::{self, TensorFile, Which};
 use crate::cli::{Common, InfoArgs};
 use crate::config::{self, Config, NormKind, TokenizerConfig, ValidMetric};
-use crate::console::{message, shell_word};
+use crate::console::{message, shell_word, shown_path};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result, check_path};
 use crate::model::{Vocabulary, layout};
@@ -176,7 +176,7 @@ fn final_event(run: &Path) -> Option<Value> {
         // A model that was imported or averaged has none.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
         Err(error) => {
-            message(format_args!("warning: the log is left out: cannot read {}: {error}", file.display()));
+            message(format_args!("warning: the log is left out: cannot read {}: {error}", shown_path(&file)));
             return None;
         }
     };

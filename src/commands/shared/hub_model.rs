@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::checkpoint;
 use crate::cli::Common;
 use crate::commands::import;
-use crate::console::info;
+use crate::console::{info, shown_path};
 use crate::error::{Error, Result};
 use crate::file::{self, Folder, Room};
 use crate::hub::{Hub, Repo, RepoKind, is_revision, user_cache};
@@ -142,7 +142,7 @@ pub fn directory(repo: &Repo, common: &Common) -> Result<PathBuf> {
         let imported = hf_marian::import(&fetched.folder).map_err(|error| error.context(repo))?;
         check_room(&models, repo, imported.layout.total() as u64 * 4)?;
         import::write(&imported, &directory, Path::new(&repo.to_string()))?;
-        info(format_args!("{repo}: imported into {}", directory.display()));
+        info(format_args!("{repo}: imported into {}", shown_path(&directory)));
     }
     Ok(directory)
 }

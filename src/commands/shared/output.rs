@@ -9,7 +9,7 @@ use same_file::Handle;
 use serde_json::Value;
 
 use super::reserved;
-use crate::console::{harmless, harmless_json};
+use crate::console::{harmless, harmless_json, in_one_line};
 use crate::error::{Error, Result};
 use crate::file::{self, Folder, Staged};
 
@@ -74,6 +74,12 @@ impl Output {
     pub fn line(&mut self, text: &str) -> Result<()> {
         self.text(text)?;
         self.write(b"\n")
+    }
+
+    /// The line of a path as it is; on a terminal without what would command it, or forge another line.
+    pub fn path(&mut self, path: &Path) -> Result<()> {
+        let text = path.display().to_string();
+        if self.is_terminal { self.line(&in_one_line(&text)) } else { self.line(&text) }
     }
 
     /// Lines that describe something, of which others may have chosen the names: never with what would command a terminal.

@@ -15,6 +15,7 @@ use crate::checkpoint::{self, Saved};
 use crate::commands::shared::model::{load_parameters, named, slots};
 use crate::commands::shared::run::directory;
 use crate::commands::shared::run::record;
+use crate::console::shown_path;
 use crate::error::{Error, Result};
 use crate::ops::memory::{change_on_host, on_host};
 use crate::report::files;
@@ -312,7 +313,7 @@ impl RunHost<'_> {
         }
         log.line(&format!("final model: {what}{result}"));
         validation.into_iter().flat_map(Validation::monitored_lines).for_each(|line| log.line(&line));
-        log.line(&format!("saved in {}", self.run.display()));
+        log.line(&format!("saved in {}", shown_path(self.run)));
         if validation.is_some_and(|of| !of.loss.is_finite()) {
             let error =
                 format!("training has diverged: the final model, {what}, gives no finite loss on the validation set");

@@ -24,7 +24,7 @@ use crate::commands::shared::run::{backend, batches, compare, configuration, dir
 use crate::commands::shared::signals::Signals;
 use crate::commands::shared::texts::Texts;
 use crate::config::Config;
-use crate::console::{info, message, note, shell_word, warning};
+use crate::console::{info, message, note, shell_word, shown_path, warning};
 use crate::data::statistics::Statistics;
 use crate::device;
 use crate::error::{Error, Result};
@@ -85,7 +85,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     let changes = changes.unwrap_or_default();
     let resumed = old.is_some();
     if args.resume && !resumed {
-        info(format_args!("there is no run in {} to resume: starting one", run.display()));
+        info(format_args!("there is no run in {} to resume: starting one", shown_path(&run)));
     }
     let saved = resumed.then(|| directory::tokenizers(&run)).transpose()?;
     let workplace = Workplace::beside(&run, &config.data, &info).watching(&signals);
@@ -134,7 +134,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
         ));
     }
     refuse_to_begin(&signals)?;
-    info(format_args!("model: {} parameters; run directory: {}", super::info::grouped(parameters), run.display()));
+    info(format_args!("model: {} parameters; run directory: {}", super::info::grouped(parameters), shown_path(&run)));
     let mut backend = backend::open(&model)?;
     // A run that is replaced stays until it is known that this one can be trained.
     let session = rehearsal(&mut *backend, &data, &config)?;
@@ -282,7 +282,7 @@ fn resuming(run: &Path, common: &Common) -> String {
 /// is whole and was validated. It stays as it is: making it anew would need all checkpoints that it was made of.
 fn is_over(run: &Path, config: &Config, args: &TrainArgs, common: &Common) -> Result<bool> {
     let Some(ended) = Ended::find(run, config)? else { return Ok(false) };
-    info(format_args!("the run in {} has ended{}: its final model stays as it is", run.display(), ended.at()));
+    info(format_args!("the run in {} has ended{}: its final model stays as it is", shown_path(run), ended.at()));
     let Ended { update, made, monitored, candidates } = ended;
     if args.profile {
         note("nothing to profile: there were no updates");

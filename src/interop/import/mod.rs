@@ -80,6 +80,15 @@ fn read(file: &Path) -> Result<Vec<u8>> {
     Ok(file::without_mark(bytes))
 }
 
+/// Refuses weights that were not fetched, or not to the end, before the library reads all of them.
+fn refuse_unfetched(weights: &Path) -> Result<()> {
+    let refused = file::open_regular(weights).and_then(|file| {
+        file::refuse_placeholder(&file)?;
+        file::refuse_holes(&file)
+    });
+    refused.map_err(|error| Error::io("read the model", weights, error))
+}
+
 /// The parameters of a model whose weights are in `weights`. Fails if that file is too small to hold them, so that sizes
 /// stated by a damaged file cannot exhaust memory.
 fn layout_within(config: &ModelConfig, vocabulary: Vocabulary, weights: &Path) -> Result<ParameterLayout> {
@@ -98,7 +107,6 @@ fn layout_within(config: &ModelConfig, vocabulary: Vocabulary, weights: &Path) -
     if width as i128 > key::WIDTH {
         return Err(unlikely(format!("a model with a width of {width}; mt has at most {}", key::WIDTH)));
     }
-    file::refuse_placeholder(weights).map_err(|error| Error::io("read the model", weights, error))?;
     let layout = layout::layout(config, vocabulary);
     let length = std::fs::metadata(weights).map_err(|error| Error::io("read the model", weights, error))?.len();
     // A parameter takes at least two bytes.

@@ -17,7 +17,7 @@ use crate::checkpoint::{self, Elements, Located, NamedTensor, Slot, TensorFile, 
 use crate::choice::not_among;
 use crate::cli::{Common, ModelArgs, ModelsArgs};
 use crate::config::{self, Config, ModelConfig, Precision};
-use crate::console::{info, message, note};
+use crate::console::{info, message, note, shown_path};
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::decode::neural::{Neural, SpecialTokens};
 use crate::decode::source::Reader;
@@ -261,7 +261,7 @@ pub fn load_from(named: Option<&Path>, checkpoint: Option<&str>, common: &Common
     for warning in &located.warnings {
         message(format_args!("warning: {warning}"));
     }
-    info(format_args!("model: {} ({})", directory.display(), located.what));
+    info(format_args!("model: {} ({})", shown_path(&directory), located.what));
     refuse_other_model(&config, &directory, &located.directory)?;
     let tokenizers = Tokenizers::load(&directory)?;
     Ok(ModelFiles { config, tokenizers, device, located, directory })

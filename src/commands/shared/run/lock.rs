@@ -26,7 +26,7 @@ pub struct Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         let made = std::mem::take(&mut self.made);
-        if !made.first().is_some_and(|run| self.check(run).is_ok()) {
+        if made.first().is_none_or(|run| self.check(run).is_err()) {
             return;
         }
         if self.directory.names().is_ok_and(|names| names.iter().all(|name| name == LOCK)) {

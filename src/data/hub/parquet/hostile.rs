@@ -93,7 +93,7 @@ fn file(pages: &[u8], columns: Thrift, rows: i64, groups: Vec<Thrift>, more: Vec
 
 /// A file of one row group, whose two columns are the same pages.
 fn of_pages(pages: &[u8], codec: i64, rows: i64) -> Vec<u8> {
-    let place = vec![(1, Int(6)), (4, Int(codec)), (7, Int(pages.len() as i64)), (9, Int(4))];
+    let place = [(1, Int(6)), (4, Int(codec)), (7, Int(pages.len() as i64)), (9, Int(4))];
     let chunk = || {
         Struct(vec![(2, Int(0)), (3, Struct(place.iter().map(|(id, value)| (*id, Raw(6, value.write()))).collect()))])
     };

@@ -7,8 +7,7 @@ use candle_core::{Device, Tensor};
 
 use crate::config::{ModelConfig, Sinusoid, Tie};
 use crate::error::{Error, Result};
-use crate::file;
-use crate::interop::import::{floats, tensor_problems};
+use crate::interop::import::{floats, refuse_unfetched, tensor_problems};
 use crate::interop::marian_names::{self, EMBEDDINGS, OUTPUT_BIAS, OUTPUT_WEIGHT, POSITIONS, SHARED};
 use crate::model::init::LEFT_OUT_BIAS;
 use crate::model::positions::sinusoidal;
@@ -30,7 +29,7 @@ impl Stored {
             let what = format!("cannot read the tensors: {error}");
             Error::failure(what).at(path).caused_by(error).help("the file is damaged or incomplete: fetch it again")
         };
-        file::refuse_placeholder(path).map_err(|error| Error::io("read the model", path, error))?;
+        refuse_unfetched(path)?;
         let tensors = candle_core::safetensors::load(path, &Device::Cpu).map_err(failed)?;
         Ok(Self { path: path.to_path_buf(), tensors })
     }

@@ -10,7 +10,7 @@ use candle_core::npy::NpzTensors;
 
 use crate::error::{Error, Result};
 use crate::file;
-use crate::interop::import::{MOST_BYTES, floats};
+use crate::interop::import::{MOST_BYTES, floats, refuse_unfetched};
 
 /// The array whose bytes are the options.
 const OPTIONS: &str = "special:model.yml";
@@ -108,7 +108,7 @@ impl Npz {
 
 /// Refuses arrays that numpy has compressed: the reader takes stored ones only, as Marian writes them.
 fn refuse_compressed(path: &Path) -> Result<()> {
-    file::refuse_placeholder(path).map_err(|error| Error::io("read the model", path, error))?;
+    refuse_unfetched(path)?;
     let file = file::open_regular(path).map_err(|error| Error::io("read the model", path, error))?;
     // What is no archive is reported by the reader.
     let Ok(mut archive) = zip::ZipArchive::new(BufReader::new(file)) else { return Ok(()) };
