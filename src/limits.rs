@@ -31,6 +31,16 @@ pub(crate) const MOST_POSITIONS: i128 = 1 << 16;
 /// A file of which less than one part in so many is on the disk was never written, or not to the end; reading it would take as
 /// long as if it had been.
 pub(crate) const MOST_SPARSE: u64 = 16;
+/// Bytes of a tensor file's header: the format allows 100 MB; this holds more than a hundred thousand tensors.
+pub(crate) const TENSOR_HEADER_BYTES: u64 = 16 << 20;
+/// Bytes of a manifest, of which ours have some kB.
+pub(crate) const MANIFEST_BYTES: u64 = 1 << 20;
+/// Bytes of a training state; most of it are the statistics of the validation set's lines.
+pub(crate) const STATE_BYTES: u64 = 64 << 20;
+/// Bytes of the name of a checkpoint in `best` or `last`.
+pub(crate) const POINTER_BYTES: u64 = 256;
+/// Bytes of each of the small files that go with the weights of other programs' models.
+pub(crate) const IMPORTED_BYTES: u64 = 1 << 26;
 
 // What the hub, a mirror or a storage behind it sends.
 

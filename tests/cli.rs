@@ -232,12 +232,16 @@ fn files_of_a_run_that_are_no_regular_ones_are_not_read() {
     std::fs::remove_file(&log).unwrap();
     std::os::unix::fs::symlink("/dev/zero", &log).unwrap();
     succeeds(&project.mt(&["info", "runs/small"]));
-    fails(&project.mt(&["report", "runs/small"]), 1, &["log.jsonl", "not a regular file"]);
+    fails(&project.mt(&["report", "runs/small"]), 1, &["log.jsonl is a link, which is not followed here"]);
     project.mkfifo("runs/small/model.safetensors");
     let info = project.mt(&["info", "runs/small"]);
     succeeds(&info);
     assert!(stderr(&info).contains("model.safetensors is damaged: it is not a regular file"), "{}", stderr(&info));
-    fails(&project.train(&["--resume", "--set", "train.max_updates=20"]), 1, &["log.jsonl", "not a regular file"]);
+    fails(
+        &project.train(&["--resume", "--set", "train.max_updates=20"]),
+        1,
+        &["log.jsonl is a link, which is not followed here"],
+    );
 }
 
 #[test]

@@ -5,17 +5,15 @@
 //! a matrix [n, k] may hold 8-bit integers, with a tensor NAME_scale [n]: the value of 1 in each row.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use safetensors::tensor::{Dtype, Metadata, TensorInfo};
-use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
+use safetensors::tensor::{Dtype, TensorInfo};
 
 use super::disk::{self, HashingFile};
+use super::header::{self, Header, LENGTH_BYTES, METADATA_KEY};
 use super::manifest::FileEntry;
 use crate::console::in_one_line;
 use crate::error::{Error, Result};
@@ -25,10 +23,6 @@ use crate::ops::matmul::int8::{Quantised, Values};
 /// Elements converted at a time: the bytes stay in the second-level cache.
 pub(super) const CHUNK: usize = 16 << 10;
 const BYTES: usize = size_of::<f32>();
-const LENGTH_BYTES: u64 = 8;
-const METADATA_KEY: &str = "__metadata__";
-/// The format allows 100 MB; this holds more than a hundred thousand tensors, and bounds what a hostile file can allocate.
-const MAX_HEADER_BYTES: u64 = 16 << 20;
 /// Problems spelled out in one error; a model of another shape would list hundreds.
 const MAX_PROBLEMS: usize = 20;
 
@@ -238,7 +232,7 @@ impl TensorFile {
     /// The file cannot be read or its header is invalid.
     pub fn open(path: &Path, layout: &[Slot]) -> Result<Self> {
         let file = file::open_regular(path).map_err(|error| match file::is_not_regular(&error) {
-            true => invalid(path, "it is not a regular file"),
+            true => header::invalid(path, "it is not a regular file"),
             false => Error::io("read the tensors", path, error),
         })?;
         Self::of(Arc::new(file), path, layout)
@@ -246,7 +240,7 @@ impl TensorFile {
 
     /// As [`Self::open`], of a file that is open already.
     pub(super) fn of(file: Arc<File>, path: &Path, layout: &[Slot]) -> Result<Self> {
-        let Header { data: start, tensors } = read_header(&file, path)?;
+        let Header { data: start, tensors } = header::read(&file, path)?;
         let by_name: HashMap<&str, &TensorInfo> = tensors.iter().map(|(name, info)| (name.as_str(), info)).collect();
         let mut this = Self {
             data: Data { file, path: path.to_path_buf(), start, bytes: vec![0; CHUNK * BYTES] },
@@ -443,83 +437,5 @@ fn fit(slot: &Slot, info: Option<&TensorInfo>) -> std::result::Result<u64, Strin
         Some(info) if info.shape != *shape => Err(format!("`{name}` is {:?}, the model has {shape:?}", info.shape)),
         Some(info) if info.dtype != Dtype::F32 => Err(format!("`{name}` is {:?}, not F32", info.dtype)),
         Some(info) => Ok(info.data_offsets.0 as u64),
-    }
-}
-
-/// A header that was found valid.
-struct Header {
-    /// Where the data begins in the file.
-    data: u64,
-    tensors: Vec<(String, TensorInfo)>,
-}
-
-fn invalid(path: &Path, why: &str) -> Error {
-    Error::failure(format!("not a valid safetensors file: {why}"))
-        .at(path)
-        .help("it is damaged or truncated; fetch it again, or use another checkpoint")
-}
-
-/// Reads and checks a file's header; allocates nothing before its length is checked.
-fn read_header(file: &File, path: &Path) -> Result<Header> {
-    let read_error = |error| Error::io("read the tensors", path, error);
-    let invalid = |why: String| invalid(path, &why);
-    file::refuse_placeholder(file).map_err(read_error)?;
-    let size = file.metadata().map_err(read_error)?.len();
-    let mut length = [0; LENGTH_BYTES as usize];
-    if size < LENGTH_BYTES {
-        return Err(invalid(format!("it has only {size} bytes")));
-    }
-    file.read_exact_at(&mut length, 0).map_err(read_error)?;
-    let length = u64::from_le_bytes(length);
-    if length > MAX_HEADER_BYTES || length > size - LENGTH_BYTES {
-        return Err(invalid(format!("a header of {length} bytes in a file of {size}")));
-    }
-    let mut json = vec![0; length as usize];
-    file.read_exact_at(&mut json, LENGTH_BYTES).map_err(read_error)?;
-    let Entries(mut tensors) =
-        serde_json::from_slice(&json).map_err(|error| invalid(format!("its header: {error}")))?;
-    tensors.sort_by_key(|(_, info)| info.data_offsets);
-    // Checks that the tensors are contiguous and have the sizes of their shapes.
-    let checked = Metadata::new(None, tensors.clone()).map_err(|error| invalid(error.to_string()))?;
-    let data = LENGTH_BYTES + length;
-    if (checked.data_len() as u64).checked_add(data) != Some(size) {
-        return Err(invalid(format!("{} bytes of tensors in a file of {size}", checked.data_len())));
-    }
-    file::refuse_holes(file).map_err(read_error)?;
-    Ok(Header { data, tensors })
-}
-
-/// The tensors of a header. Unlike a map, it refuses a name that occurs twice.
-struct Entries(Vec<(String, TensorInfo)>);
-
-impl<'de> Deserialize<'de> for Entries {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct EntriesVisitor;
-
-        impl<'de> Visitor<'de> for EntriesVisitor {
-            type Value = Entries;
-
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("a map of tensors")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Entries, A::Error> {
-                let mut entries = Vec::new();
-                let mut names = HashSet::new();
-                while let Some(name) = map.next_key::<String>()? {
-                    if !names.insert(name.clone()) {
-                        return Err(serde::de::Error::custom(format!("`{name}` occurs twice")));
-                    }
-                    if name == METADATA_KEY {
-                        map.next_value::<HashMap<String, String>>()?;
-                    } else {
-                        entries.push((name, map.next_value()?));
-                    }
-                }
-                Ok(Entries(entries))
-            }
-        }
-
-        deserializer.deserialize_map(EntriesVisitor)
     }
 }

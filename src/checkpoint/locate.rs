@@ -16,9 +16,8 @@ use super::{
 };
 use crate::error::{Error, Place, Result, check_directory};
 use crate::file;
+use crate::limits;
 
-/// A pointer is one short line.
-const MAX_POINTER_BYTES: u64 = 256;
 /// How often to look into a run whose checkpoints training changes meanwhile. What was opened stays readable, so each look misses
 /// only what goes between reading a name and opening the files there: a fraction of a millisecond.
 const LOOKS: usize = 20;
@@ -165,8 +164,8 @@ pub fn pointer(run: &Path, name: &str) -> Result<Option<u64>> {
     {
         return Ok(None);
     }
-    let bytes =
-        file::read_at_most(&path, MAX_POINTER_BYTES).map_err(|error| Error::io("read the pointer", &path, error))?;
+    let bytes = file::read_at_most(&path, limits::POINTER_BYTES)
+        .map_err(|error| Error::io("read the pointer", &path, error))?;
     let step = std::str::from_utf8(&bytes).ok().and_then(|text| parse_step_name(text.trim()));
     step.map(Some).ok_or_else(|| {
         Error::failure(format!("`{name}` does not name a checkpoint"))

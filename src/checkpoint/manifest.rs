@@ -25,13 +25,11 @@ use super::{MANIFEST_FILE, MODEL_FILE, disk, run_and_step};
 use crate::console::quoted;
 use crate::error::{Error, Result, check_directory};
 use crate::file;
-use crate::limits::MANIFEST_FILES;
+use crate::limits;
 
 /// The version of the files' format that is written and read. It covers the manifest and the files it lists.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// A manifest lists a handful of files; a larger one is not ours.
-const MAX_MANIFEST_BYTES: u64 = 1 << 20;
 const DIGEST_KEY: &str = ",\n  \"digest\": \"";
 const END: &str = "\"\n}\n";
 const DIGEST_CHARACTERS: usize = 64;
@@ -102,7 +100,7 @@ impl Manifest {
         }
         let manifest: Self = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
         match manifest.files.len() + manifest.run_files.len() {
-            files if files > MANIFEST_FILES => Err(damaged(format!("it lists {files} files"))),
+            files if files > limits::MANIFEST_FILES => Err(damaged(format!("it lists {files} files"))),
             _ => Ok(manifest),
         }
     }
@@ -234,7 +232,7 @@ fn read(dir: &Path) -> Result<Manifest> {
             Error::io("read the manifest", &path, error)
         });
     }
-    let bytes = file::patiently(|| file::read_at_most(&path, MAX_MANIFEST_BYTES));
+    let bytes = file::patiently(|| file::read_at_most(&path, limits::MANIFEST_BYTES));
     let bytes = bytes.map_err(|error| Error::io("read the manifest", &path, error))?;
     Manifest::parse(&bytes, &path)
 }

@@ -15,6 +15,7 @@
 pub mod average;
 mod disk;
 pub mod format;
+mod header;
 mod locate;
 pub mod manifest;
 mod save;
@@ -37,6 +38,7 @@ pub use save::{prune, remove_after, save, save_model, set_pointer};
 
 use crate::error::{Error, Result};
 use crate::file::{self, Links};
+use crate::limits;
 
 /// The weights, in a checkpoint and in a model directory.
 pub const MODEL_FILE: &str = "model.safetensors";
@@ -77,9 +79,6 @@ impl<'a, P: AsRef<Path> + ?Sized> From<&'a P> for RunPath<'a> {
     }
 }
 
-/// More than any state takes; a larger file is not ours.
-const MAX_STATE_BYTES: u64 = 64 << 20;
-
 /// Where the checkpoint of `step` lies, whether it exists or not.
 pub fn directory_of(run: &Path, step: u64) -> PathBuf {
     checkpoints_of(run).join(step_name(step))
@@ -91,7 +90,7 @@ pub fn directory_of(run: &Path, step: u64) -> PathBuf {
 /// The file cannot be read, is larger than 64 MiB or is not JSON.
 pub fn read_state(dir: &Path) -> Result<serde_json::Value> {
     let path = dir.join(STATE_FILE);
-    let bytes = file::read_at_most(&path, MAX_STATE_BYTES)
+    let bytes = file::read_at_most(&path, limits::STATE_BYTES)
         .map_err(|error| Error::io("read the training state", &path, error))?;
     serde_json::from_slice(&bytes).map_err(|error| {
         Error::failure(format!("the training state is damaged: {error}"))

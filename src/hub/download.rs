@@ -88,7 +88,7 @@ impl Web {
             return Ok(Metadata { etag, size: size.and_then(|size| size.parse().ok()) });
         }
         Err(Failure::Final(match self.target(&response, response.url())? {
-            Some(to) if etag.is_empty() => problem::sent_away(&self.endpoint, &origin(&to), repo, file),
+            Some(to) if etag.is_empty() => problem::sent_away(&self.endpoint, &origin(&to), repo, Some(file)),
             _ => problem::not_the_hub(&self.endpoint),
         }))
     }

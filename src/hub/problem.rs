@@ -130,9 +130,15 @@ pub(super) fn not_the_hub(endpoint: &str) -> Error {
     error.help("check HF_ENDPOINT; the login page of a network may have answered instead")
 }
 
-/// The endpoint redirects to a host that is not known, without the headers of the hub.
-pub(super) fn sent_away(endpoint: &str, host: &str, repo: &Repo, file: &str) -> Error {
-    let what = format!("{endpoint} sends the request for {file} of {repo} on to {host}, and gives no checksum");
+/// The endpoint redirects a request for a repository, or for a file of it without the headers of the hub, to a host that is not
+/// known.
+pub(super) fn sent_away(endpoint: &str, host: &str, repo: &Repo, file: Option<&str>) -> Error {
+    let what = match file {
+        Some(file) => {
+            format!("{endpoint} sends the request for {file} of {repo} on to {host}, and gives no checksum")
+        }
+        None => format!("{endpoint} sends the request for {repo} on to {host}"),
+    };
     let help = "that host is not one of the hub; if it is a mirror which you trust, set HF_ENDPOINT to it";
     Error::failure(what).help(help)
 }

@@ -7,6 +7,7 @@ use std::fs;
 use std::io::Read;
 use std::time::Duration;
 
+use percent_encoding::percent_decode_str;
 use reqwest::blocking::{Client, Response};
 use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderValue, LOCATION, RANGE, RETRY_AFTER};
 use reqwest::redirect::Policy;
@@ -170,7 +171,11 @@ impl Web {
     /// What the hub answers to a question about a repository.
     pub fn answer<T: DeserializeOwned>(&self, url: &Url, repo: &Repo) -> std::result::Result<T, Failure> {
         let request = Request { method: Method::GET, url, repo, file: None, start: 0, time: Some(HUB_ANSWER_TIME) };
-        let response = self.send(&request, |_, _| true)?;
+        // Another host could say what it likes of a repository; and a request to one within the user's network would do something.
+        let response = self.send(&request, |response, to| self.is_within(response.url(), to))?;
+        if let Some(to) = self.target(&response, response.url())? {
+            return Err(Failure::Final(problem::sent_away(&self.endpoint, &origin(&to), repo, None)));
+        }
         if !response.status().is_success() {
             return Err(self.refusal(response, repo, None));
         }
@@ -288,23 +293,7 @@ fn without_user(url: &mut Url) {
 
 /// What stands in an address for a name or a password.
 fn decoded(part: &str) -> String {
-    let mut bytes = Vec::new();
-    let mut rest = part.as_bytes();
-    while let Some((byte, after)) = rest.split_first() {
-        let digits = after.get(..2).filter(|digits| *byte == b'%' && digits.iter().all(u8::is_ascii_hexdigit));
-        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(value) => {
-                bytes.push(value);
-                rest = after.get(2..).unwrap_or_default();
-            }
-            None => {
-                bytes.push(*byte);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    percent_decode_str(part).decode_utf8_lossy().into_owned()
 }
 
 fn is_of_web(url: &Url) -> bool {

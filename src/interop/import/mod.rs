@@ -15,11 +15,9 @@ use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::file;
 use crate::key;
+use crate::limits;
 use crate::model::{Vocabulary, layout};
 use crate::ops::params::ParameterLayout;
-
-/// Larger than any of the small files that go with the weights.
-const MOST_BYTES: u64 = 1 << 26;
 
 /// A model that was read.
 pub struct Imported {
@@ -76,7 +74,8 @@ pub fn unread(has: &dyn Fn(&str) -> bool) -> Option<Error> {
 
 /// Reads one of the small files, without a byte order mark (a SentencePiece model never begins like one).
 fn read(file: &Path) -> Result<Vec<u8>> {
-    let bytes = file::read_at_most(file, MOST_BYTES).map_err(|error| Error::io("read the model", file, error))?;
+    let bytes =
+        file::read_at_most(file, limits::IMPORTED_BYTES).map_err(|error| Error::io("read the model", file, error))?;
     Ok(file::without_mark(bytes))
 }
 

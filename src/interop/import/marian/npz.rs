@@ -10,7 +10,8 @@ use candle_core::npy::NpzTensors;
 
 use crate::error::{Error, Result};
 use crate::file;
-use crate::interop::import::{MOST_BYTES, floats, refuse_unfetched};
+use crate::interop::import::{floats, refuse_unfetched};
+use crate::limits;
 
 /// The array whose bytes are the options.
 const OPTIONS: &str = "special:model.yml";
@@ -78,7 +79,7 @@ impl Npz {
         let entry = archive.by_name(&format!("{OPTIONS}.npy"));
         let entry = entry.map_err(|error| broken(error.to_string()).caused_by(error))?;
         let mut bytes = Vec::new();
-        let read = entry.take(MOST_BYTES).read_to_end(&mut bytes);
+        let read = entry.take(limits::IMPORTED_BYTES).read_to_end(&mut bytes);
         read.map_err(|error| broken(error.to_string()).caused_by(error))?;
         let text = contents(&bytes).ok_or_else(|| broken("not an array of bytes".to_owned()))?;
         // It ends with zeros.
