@@ -4,6 +4,7 @@
 pub mod datasets;
 pub mod emulator;
 pub mod hostile;
+pub mod hostile_parquet;
 pub mod hub;
 pub mod marian;
 pub mod npz;

@@ -118,12 +118,18 @@ fn check_text(key: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the library takes for granted of a table of replaced characters: wherever a text leads in its trie, there is a unit,
-/// and every value is the place of a replacement.
+fn damaged() -> Error {
+    Error::failure("its table of replaced characters is damaged")
+}
+
 fn check_charsmap(table: &Value) -> Result<()> {
-    let damaged = || Error::failure("its table of replaced characters is damaged");
     let bytes = table.as_str().filter(|text| text.len() <= limits::CHARSMAP_BYTES).ok_or_else(damaged)?;
-    let bytes = BASE64.decode(bytes).map_err(|_| damaged())?;
+    check_table(&BASE64.decode(bytes).map_err(|_| damaged())?)
+}
+
+/// What the library takes for granted of a table of replaced characters: wherever a text leads in its trie, there is a unit,
+/// and every value is the place of a replacement. And no replacement is many times as long as what it replaces.
+pub(super) fn check_table(bytes: &[u8]) -> Result<()> {
     let (length, rest) = bytes.split_first_chunk::<4>().ok_or_else(damaged)?;
     let (trie, replacements) = rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(damaged)?;
     let (units, []) = trie.as_chunks::<4>() else { return Err(damaged()) };
@@ -145,7 +151,13 @@ fn check_charsmap(table: &Value) -> Result<()> {
             if found >> 8 & 1 == 1 {
                 let place = unit(base)? & !(1 << 31);
                 let replacement = replacements.get(place as usize..).and_then(|rest| rest.split('\0').next());
-                replacement.filter(|text| text.len() <= depth * limits::REPLACEMENT_GROWTH).ok_or_else(damaged)?;
+                let length = replacement.ok_or_else(damaged)?.len();
+                if length > depth * limits::REPLACEMENT_GROWTH {
+                    return Err(Error::failure(format!(
+                        "its table of replaced characters makes {length} bytes of {depth}, more than {} times as many",
+                        limits::REPLACEMENT_GROWTH
+                    )));
+                }
             }
             open.push((base, depth + 1));
         }

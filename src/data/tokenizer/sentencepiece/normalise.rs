@@ -6,6 +6,7 @@
 
 use super::proto::NormalizerProto;
 use super::trie::Trie;
+use crate::data::tokenizer::components::check_table;
 use crate::data::tokenizer::pipeline::SPACE_PIECE;
 use crate::error::{Error, Result};
 use crate::limits;
@@ -121,15 +122,13 @@ struct Table {
 impl Table {
     /// Reads the table: the length of the trie in bytes, the trie, the replacements.
     fn new(bytes: &[u8]) -> Result<Self> {
+        check_table(bytes)?;
         let damaged = || Error::failure("its table of replaced characters is damaged");
         let (length, rest) = bytes.split_first_chunk::<4>().ok_or_else(damaged)?;
         let length = u32::from_le_bytes(*length) as usize;
         let (trie, replacements) = rest.split_at_checked(length).ok_or_else(damaged)?;
         let (units, []) = trie.as_chunks::<4>() else { return Err(damaged()) };
         let replacements = std::str::from_utf8(replacements).map_err(|_| damaged())?.to_owned();
-        if units.is_empty() {
-            return Err(damaged());
-        }
         Ok(Self { units: units.iter().map(|unit| u32::from_le_bytes(*unit)).collect(), replacements })
     }
 

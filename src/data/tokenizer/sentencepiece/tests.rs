@@ -240,15 +240,12 @@ fn broken_models_are_refused() {
         model.normalizer.as_mut().unwrap().precompiled_charsmap = bad.to_vec();
         assert!(refused(&model).contains("table of replaced characters is damaged"));
     }
-    // Links to anywhere must do no harm.
+    // Links to anywhere.
     let mut model = model(ModelKind::Unigram, &UNIGRAM);
     let mut wild = table();
     wild[4..4100].iter_mut().enumerate().for_each(|(i, byte)| *byte = (i * 37 % 251) as u8);
     model.normalizer.as_mut().unwrap().precompiled_charsmap = wild;
-    let tokenizer = tokenizer(&model);
-    for line in ["abc ﬁ A 語", "\u{0}\u{1}\u{7f}", "éèàüß"] {
-        tokenizer.decode(&tokenizer.encode(line));
-    }
+    assert!(refused(&model).contains("table of replaced characters is damaged"));
 }
 
 /// Thousands of models with a few bytes changed: each is refused, or works.
@@ -299,15 +296,15 @@ fn no_line_grows_without_bound() {
         });
         model
     };
-    let bomb = tokenizer(&with(&"b".repeat(1020), false));
-    assert_eq!(bomb.encode(&"a".repeat(10_000)), [0]);
-    assert_eq!(bomb.pieces(&"aa ".repeat(1000)), ["aa▁".repeat(1000)]);
-    assert_eq!(bomb.encode("b"), [3, 5]);
+    assert!(refused(&with(&"b".repeat(17), false)).contains("makes 17 bytes of 1, more than 16 times as many"));
+    let long = tokenizer(&with(&"b".repeat(16), false));
+    assert_eq!(long.encode(&"a".repeat(400_000)), [0]);
+    assert_eq!(long.encode("b"), [3, 5]);
     // A whole text that stays as it is.
     let mut model = with("b", false);
-    model.denormalizer = with(&"b".repeat(1020), false).normalizer;
+    model.denormalizer = with(&"b".repeat(16), false).normalizer;
     let tokenizer = tokenizer(&model);
-    assert_eq!(tokenizer.decode(&[4; 10_000]), "a".repeat(10_000));
+    assert_eq!(tokenizer.decode(&[4; 400_000]), "a".repeat(400_000));
     // In a circle no beginning of the line is too long to be looked at again.
     let circle = Tokenizer::from_bytes(with("b", true).encode_to_vec()).unwrap();
     assert_eq!(circle.encode(&"a".repeat(300_000)).len(), 300_001);
