@@ -13,14 +13,13 @@ use candle_core::Device;
 use clap::{Parser, ValueEnum};
 use mt::checkpoint::TensorFile;
 use mt::commands::model::{engine, slots};
-use mt::config::{DecodeConfig, ModelConfig, Preset};
-use mt::decode::Strategy;
 use mt::decode::ensemble::Ensemble;
 use mt::decode::neural::{Neural, SpecialTokens};
 use mt::decode::source::Source;
 use mt::decode::translate::TranslateOptions;
+use mt::decode::{DecodeConfig, Strategy};
 use mt::infer::{ComputeType, Engine, of_model};
-use mt::model::{Transformer, Vocabulary, layout};
+use mt::model::{ModelConfig, Preset, Transformer, Vocabulary, layout};
 use mt::rng::Stream;
 
 #[global_allocator]

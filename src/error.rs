@@ -29,6 +29,8 @@ pub enum ErrorKind {
     Usage,
     /// The work failed: bad data, a missing file, a full disk (exit code 1).
     Failure,
+    /// A device has no memory left; with smaller batches the work may succeed (exit code 1).
+    OutOfMemory,
     /// The user interrupted and everything was saved (exit code 130).
     Interrupted,
     /// The process was asked to terminate and everything was saved (exit code 143).
@@ -64,17 +66,16 @@ struct Inner {
 }
 
 impl Error {
-    /// Whether a device ran out of memory. Candle passes on only the text of the driver's error.
+    /// Whether a device ran out of memory, also where that is the cause of another error.
     pub fn is_out_of_memory(&self) -> bool {
-        let said = |text: String| text.to_ascii_lowercase().replace('_', " ").contains("out of memory");
-        let first: &dyn std::error::Error = self;
-        said(self.what().to_owned())
-            || std::iter::successors(first.source(), |error| error.source()).any(|error| said(error.to_string()))
+        let causes = std::iter::successors(std::error::Error::source(self), |error| error.source());
+        let causes = causes.filter_map(|error| error.downcast_ref::<Self>());
+        std::iter::once(self).chain(causes).any(|error| error.kind() == ErrorKind::OutOfMemory)
     }
 
     /// A GPU has no memory left.
     pub fn out_of_memory() -> Self {
-        Self::failure("the GPU is out of memory").help(
+        Self::new(ErrorKind::OutOfMemory, "the GPU is out of memory").help(
             "stop other programs that use it (nvidia-smi names them), make the model or its batches smaller \
              (train.batch_tokens, decode.batch_tokens), or use --device cpu",
         )
@@ -253,7 +254,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self.inner.kind {
             ErrorKind::Usage => 2,
-            ErrorKind::Failure => 1,
+            ErrorKind::Failure | ErrorKind::OutOfMemory => 1,
             ErrorKind::Interrupted => 130,
             ErrorKind::Terminated => 143,
         }

@@ -14,18 +14,19 @@
 //!
 //! # Modules
 //!
-//! Dependencies point one way: `main → commands → {interop, report} → {config, train, decode, metrics, checkpoint} →
-//! {infer, gpu} → {model, data} → {ops, hub, device} → rng`. Beside this order, [`cli`], with which [`commands`] and `main`
-//! read the command line, imports only names of keys, from [`config`], to explain a flag that is none; [`metrics`], [`hub`], [`device`] and [`rng`] import nothing of ours but
-//! [`error`], [`console`], `file`, `foreign`, `limits`, `signature` and `choice`.
+//! Each module uses only those before it in this list, from the bottom to the top:
 //!
-//! The configuration is an exception to the order. The names that it may use for a thing (`choice`, which imports [`error`]
-//! alone) stand in the module that implements the thing, and so do the keys of schedules and optimizers. All other keys
-//! stand in `config/schema.rs`, in the terms of `key`, which imports nothing. So [`config`] and the modules whose sections it
-//! composes ([`model`], [`train`], [`decode`], [`data`], [`metrics`] and others) refer to each other: [`config`] to their plain
-//! types, and most of them to the plain structs that it makes of those sections. ([`gpu`] reads them through the model.)
+//! - what all use: `limits`, [`rng`], `key` (what keys of a configuration may hold), `signature` (what a file is), [`explanation`],
+//!   [`console`], `file`, [`error`], `foreign` (panics of libraries), `choice` (enumerations with names in a configuration),
+//!   [`allocator`]
+//! - what stands on its own: [`metrics`], [`device`], [`hub`]
+//! - the model: [`ops`] (kernels, parameters), [`model`]; text: [`data`]; both on disk: [`checkpoint`]
+//! - translation: [`infer`] (on the processor), [`gpu`] (on NVIDIA's), [`decode`] (search); training: [`train`]
+//! - [`config`], which is made of the sections that the modules below define, each its own
+//! - [`interop`] (models of other programs), [`report`] (pages and pictures)
+//! - the program: [`cli`], [`commands`]
 //!
-//! An [`explanation`] is plain data too, which [`decode`] makes, [`train`] passes on and [`report`] draws.
+//! `tests/layers.rs` has the same list, and checks every use of one module by another.
 
 #[cfg(not(unix))]
 compile_error!("mt needs Linux or another Unix system");

@@ -7,13 +7,15 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use common::{assert_every_choice_is_there, small_model, special};
-use mt::config::{Activation, ModelConfig, NormKind, NormPlacement, PaddingMask, PositionKind, Sinusoid, Tie};
 use mt::decode::ensemble::Ensemble;
 use mt::decode::neural::{Neural, SpecialTokens};
 use mt::decode::{Continuation, Hypothesis, LengthPenalty, PenaltyKind, Rows, SearchOptions, StepModel, force, search};
 use mt::error::Result;
 use mt::infer::{ComputeType, Engine, of_model};
-use mt::model::{Memory, Sequences, Transformer, Vocabulary};
+use mt::model::{
+    Activation, Memory, ModelConfig, NormKind, NormPlacement, PaddingMask, PositionKind, Sequences, Sinusoid, Tie,
+    Transformer, Vocabulary,
+};
 use mt::ops::Mode;
 use mt::rng::Stream;
 

@@ -8,16 +8,15 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use common::{assert_same_gradients, every_option, random_sequences, relative_error, reversals, small_model, special};
-use mt::config::{ModelConfig, OptimizerConfig, ScheduleConfig};
 use mt::data::batch::{Batch, SpecialIds};
 use mt::decode::neural::Neural;
 use mt::decode::{Hypothesis, LengthPenalty, PenaltyKind, SearchOptions, search};
-use mt::model::{Sequences, Transformer, Vocabulary};
+use mt::model::{ModelConfig, Sequences, Transformer, Vocabulary};
 use mt::ops::loss::Targets;
 use mt::ops::{Implementation, Mode};
 use mt::rng::{Stream, key};
 use mt::train::optimizer::Optimizer;
-use mt::train::{inputs, schedule};
+use mt::train::{OptimizerConfig, ScheduleConfig, inputs, schedule};
 
 const V: usize = 61;
 const VOCABULARY: Vocabulary = Vocabulary { source: V, target: V, source_padding: 0, target_padding: 0 };

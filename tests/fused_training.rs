@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device};
 use common::small_model;
-use mt::config::{ModelConfig, OptimizerConfig, Preset, ScheduleConfig, TokenizerConfig};
+use mt::data::TokenizerConfig;
 use mt::data::batch::Batch;
 use mt::data::corpus::{Corpus, PairSource};
 use mt::data::encode::{self, Recipe};
@@ -16,11 +16,11 @@ use mt::data::filter::Filter;
 use mt::data::sampler::Sampler;
 use mt::data::shard::Elements;
 use mt::data::tokenizers::Tokenizers;
-use mt::model::{Transformer, Vocabulary};
+use mt::model::{ModelConfig, Preset, Transformer, Vocabulary};
 use mt::ops::{Implementation, Mode};
 use mt::rng;
 use mt::train::optimizer::Optimizer;
-use mt::train::{inputs, schedule};
+use mt::train::{OptimizerConfig, ScheduleConfig, inputs, schedule};
 
 /// Batches of a corpus, and the size of the joint vocabulary.
 struct Task {

@@ -5,13 +5,14 @@ mod common;
 
 use candle_core::{DType, Device};
 use common::{every_option, random_sequences, relative_error, small_model, with_dropouts};
-use mt::config::{
-    Activation, ModelConfig, NormKind, NormPlacement, OptimizerConfig, PaddingMask, PositionKind, Sinusoid, Tie,
+use mt::model::{
+    Activation, ModelConfig, NormKind, NormPlacement, PaddingMask, PositionKind, Sequences, Sinusoid, Tie, Transformer,
+    Vocabulary,
 };
-use mt::model::{Sequences, Transformer, Vocabulary};
 use mt::ops::loss::Targets;
 use mt::ops::{Implementation, Mode};
 use mt::rng::Stream;
+use mt::train::OptimizerConfig;
 use mt::train::optimizer::Optimizer;
 
 const SOURCE: usize = 53;

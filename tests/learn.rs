@@ -5,17 +5,14 @@ mod common;
 
 use candle_core::Device;
 use common::{reversals, small_model, special};
-use mt::config::{
-    Activation, ModelConfig, NormKind, NormPlacement, OptimizerConfig, PositionKind, ScheduleConfig, Tie,
-};
 use mt::data::batch::{Batch, SpecialIds};
 use mt::decode::neural::Neural;
 use mt::decode::{LengthPenalty, PenaltyKind, SearchOptions, search};
-use mt::model::{Transformer, Vocabulary};
+use mt::model::{Activation, ModelConfig, NormKind, NormPlacement, PositionKind, Tie, Transformer, Vocabulary};
 use mt::ops::Mode;
 use mt::rng::{Stream, key};
 use mt::train::optimizer::Optimizer;
-use mt::train::{inputs, schedule};
+use mt::train::{OptimizerConfig, ScheduleConfig, inputs, schedule};
 
 const IDS: SpecialIds = SpecialIds { pad_source: 0, eos_source: 2, pad_target: 0, bos_target: 1, eos_target: 2 };
 

@@ -10,12 +10,11 @@ use std::rc::Rc;
 
 use candle_core::{Device, Tensor};
 use common::small_model;
-use mt::config::{ModelConfig, ScheduleConfig, TrainConfig, ValidConfig};
 use mt::data::batch::{Batch, SpecialIds};
 use mt::data::prefetch::{Prefetch, Prepared};
 use mt::data::sampler::SamplerPosition;
 use mt::error::{Error, Result};
-use mt::model::{Sequences, Transformer, Vocabulary};
+use mt::model::{ModelConfig, Sequences, Transformer, Vocabulary};
 use mt::ops::Mode;
 use mt::ops::loss::{Sums, Targets};
 use mt::ops::optimizer::{AdamStep, Outcome};
@@ -26,7 +25,9 @@ use mt::train::host::{Batches, Lines};
 use mt::train::log::Log;
 use mt::train::optimizer::Optimizer;
 use mt::train::state::TrainState;
-use mt::train::{Alone, End, Host, Pipeline, Session, Trainer, Validation, accumulate};
+use mt::train::{
+    Alone, End, Host, Pipeline, ScheduleConfig, Session, TrainConfig, Trainer, ValidConfig, Validation, accumulate,
+};
 use serde_json::Value;
 
 const V: usize = 40;

@@ -125,7 +125,7 @@ fn masking_queries_changes_no_real_position() {
     let golden = Golden::reference_model("d_query_masks.small");
     let model = golden.model();
     let mut config = model.config().clone();
-    config.padding_mask = mt::config::PaddingMask::Keys;
+    config.padding_mask = mt::model::PaddingMask::Keys;
     let plain = Transformer::new(&config, model.vocabulary(), model.parameters().device()).unwrap();
     plain.parameters().values().slice_set(model.parameters().values(), 0, 0).unwrap();
     let (source, target) = (golden.sequences("source"), golden.sequences("target_input"));

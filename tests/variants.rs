@@ -9,8 +9,8 @@ use std::sync::Once;
 
 use candle_core::Device;
 use common::{Golden, random_sequences};
-use mt::config::{self, Config, ModelConfig, Tie};
-use mt::model::{Sequences, Transformer, Vocabulary, layout};
+use mt::config::{self, Config};
+use mt::model::{ModelConfig, Sequences, Tie, Transformer, Vocabulary, layout};
 use mt::ops::Mode;
 use mt::ops::loss::Targets;
 use mt::ops::profile::{self, Level};

@@ -5,7 +5,9 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use mt::commands::model::vocabulary;
-use mt::config::{DecodeConfig, ModelConfig, Preset, TokenizerConfig};
+use mt::decode::{DecodeConfig};
+use mt::model::{ModelConfig, Preset};
+use mt::data::{TokenizerConfig};
 use mt::data::corpus::{Corpus, PairSource};
 use mt::data::tokenizers::Tokenizers;
 use mt::decode::neural::{Neural, SpecialTokens};

@@ -15,8 +15,7 @@ use super::{
     BEST, LAST, MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, STATE_FILE, checkpoints_of, parse_step_name, read_state,
 };
 use crate::error::{Error, Place, Result, check_directory};
-use crate::file;
-use crate::limits;
+use crate::{file, limits};
 
 /// How often to look into a run whose checkpoints training changes meanwhile. What was opened stays readable, so each look misses
 /// only what goes between reading a name and opening the files there: a fraction of a millisecond.

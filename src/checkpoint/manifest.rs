@@ -24,8 +24,7 @@ use sha2::{Digest, Sha256};
 use super::{MANIFEST_FILE, MODEL_FILE, disk, run_and_step};
 use crate::console::quoted;
 use crate::error::{Error, Result, check_directory};
-use crate::file;
-use crate::limits;
+use crate::{file, limits};
 
 /// The version of the files' format that is written and read. It covers the manifest and the files it lists.
 pub const FORMAT_VERSION: u32 = 1;

@@ -12,11 +12,11 @@ use super::shared::run::record::refuse_other_model;
 use super::shared::run::restore;
 use crate::checkpoint::{self, Located};
 use crate::cli::{AverageArgs, Common};
-use crate::config::{self, Config, Decides, PositionKind};
+use crate::config::{self, Config, Decides};
 use crate::console::{info, message, note, warning};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
-use crate::model::layout;
+use crate::model::{PositionKind, layout};
 
 /// Models that are less alike were not trained from one.
 const TRAINED_APART: f64 = 0.5;

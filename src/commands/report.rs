@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::eval::results::{Results, Test};
-use super::shared::model;
 use super::shared::output::{Output, Replacement};
-use super::shared::reserved;
 use super::shared::run::validator;
+use super::shared::{model, reserved};
 use crate::cli::{Common, ReportArgs};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};

@@ -2,16 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::shared::hub_model;
-use super::shared::model;
 use super::shared::output::{Replacement, print_json, refuse_inputs, refuse_unwritable};
 use super::shared::run::training_data::{self, Workplace};
 use super::shared::texts::Texts;
-use super::shared::trust;
+use super::shared::{hub_model, model, trust};
 use crate::cli::{Common, ShortlistArgs};
-use crate::config::{CorpusConfig, CorpusLocation, DataConfig};
 use crate::console::info;
 use crate::data::lexicon::{Lexicon, Pair, most_frequent};
+use crate::data::{CorpusConfig, CorpusLocation, DataConfig};
 use crate::decode::shortlist::Shortlist;
 use crate::error::{Error, Result};
 

@@ -10,8 +10,8 @@ use std::cmp::Reverse;
 use std::path::Path;
 
 use super::document::{Table, Value, get, to_json};
-use super::model::{ModelConfig, NormPlacement, Preset, Tie};
 use super::sections::Config;
+use crate::model::{ModelConfig, NormPlacement, Preset, Tie};
 
 /// A key whose default is computed.
 struct Computed {

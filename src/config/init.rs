@@ -6,12 +6,12 @@ use std::rc::Rc;
 
 use super::check::Report;
 use super::document::{self, Origin, Source, Table, Value, get};
-use super::model::ModelConfig;
 use super::schema;
 use crate::checkpoint::{CONFIG_FILE, directory_and_step};
 use crate::error::Error;
 use crate::file;
 use crate::limits::CONFIGURATION_BYTES;
+use crate::model::ModelConfig;
 
 /// The sections that are taken over: the model's shape, which must be the same, and its search options.
 const SECTIONS: &[&str] = &["model", "decode"];

@@ -13,7 +13,6 @@ mod corpus;
 mod document;
 mod dump;
 mod init;
-mod model;
 mod overrides;
 mod paths;
 mod resolve;
@@ -21,7 +20,6 @@ mod schema;
 mod sections;
 #[cfg(test)]
 mod tests;
-mod train;
 
 use std::cmp::Reverse;
 use std::io::Read;
@@ -29,23 +27,15 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 pub use crate::key::{Decides, OnResume};
-pub use crate::ops::matmul::Precision;
 pub use aliases::{instead_of, keys_called};
 use check::Report;
 use computed::ResolvedLayer;
-pub use corpus::{CorpusConfig, CorpusLocation, SetConfig};
 use document::{Origin, Source, Table, Value, get};
 pub use dump::{differences, differences_of, is_resolved, to_toml, values};
 pub use init::idle_key;
-pub use model::{
-    Activation, Init, ModelConfig, NormKind, NormPlacement, PaddingMask, PositionKind, Preset, Sinusoid, Tie,
-};
 use overrides::Override;
 pub use schema::{decides, on_resume, that_decide};
-pub use sections::{
-    Config, DataConfig, DecodeConfig, MOST_THREADS, RuntimeConfig, TokenizerConfig, ValidConfig, ValidMetric,
-};
-pub use train::{OptimizerConfig, ScheduleConfig, TrainConfig};
+pub use sections::{Config, MOST_THREADS, RuntimeConfig};
 
 use crate::checkpoint::{CHECKPOINTS, CONFIG_FILE};
 use crate::error::{Error, Result, check_path};

@@ -3,18 +3,17 @@
 use std::path::PathBuf;
 
 use super::check::Report;
-use super::computed;
-use super::corpus::SetConfig;
 use super::document::{Entry, Origin, Source, Table, Value, get, to_json};
-use super::init;
-use super::model::{ModelConfig, PositionKind, Sinusoid, Tie};
-use super::sections::{Config, TokenizerConfig};
-use super::train::ScheduleConfig;
+use super::sections::Config;
+use super::{computed, init};
 use crate::console::quoted;
 use crate::data::tokenizer::{Normalization, TokenizerKind, TrainOptions};
+use crate::data::{SetConfig, TokenizerConfig};
 use crate::error::{Error, Result};
 use crate::limits;
 use crate::model::layout::{self, Vocabulary};
+use crate::model::{ModelConfig, PositionKind, Sinusoid, Tie};
+use crate::train::ScheduleConfig;
 
 /// Fills in what the document leaves out and checks how keys go together. `root` is the absolute `data.root`.
 ///

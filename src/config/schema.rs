@@ -3,15 +3,15 @@
 //!
 //! Names of choices and defaults come from the types; a test checks that the keys here are the types' fields.
 
-use super::model::{Activation, Init, NormKind, NormPlacement, PaddingMask, PositionKind, Preset, Sinusoid, Tie};
-use super::sections::{MOST_THREADS, ValidMetric};
+use super::sections::MOST_THREADS;
 use crate::data::tokenizer::{Normalization, TokenizerKind};
 use crate::decode::{MAX_ALPHA, MAX_BEAM, PenaltyKind};
 use crate::key::*;
 use crate::limits;
 use crate::metrics::Tokenize;
+use crate::model::{Activation, Init, NormKind, NormPlacement, PaddingMask, PositionKind, Preset, Sinusoid, Tie};
 use crate::ops::matmul::Precision;
-use crate::train::{optimizer, schedule};
+use crate::train::{ValidMetric, optimizer, schedule};
 
 /// The sections.
 pub(super) const ROOT: &[Key] = &[

@@ -9,6 +9,7 @@ mod block;
 pub mod cache;
 pub mod check;
 mod compact;
+mod config;
 pub mod corpus;
 pub mod encode;
 pub mod encoded;
@@ -24,3 +25,5 @@ pub mod text;
 pub mod tokenizer;
 pub mod tokenizers;
 pub mod weights;
+
+pub use config::{CorpusConfig, CorpusLocation, DataConfig, SetConfig, TokenizerConfig};

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::encoded::EncodedCorpus;
 use super::filter::FilterReport;
 use super::lengths::Lengths;
-use crate::config::DataConfig;
+use crate::data::DataConfig;
 
 /// Most bars of a histogram.
 const BARS: u32 = 40;

@@ -9,7 +9,7 @@ use super::batch::SpecialIds;
 use super::corpus::{PairSource, Side};
 use super::text::lines::is_long;
 use super::tokenizer::{Codes, TextCounts, Tokenizer, TokenizerKind};
-use crate::config::TokenizerConfig;
+use crate::data::TokenizerConfig;
 use crate::error::{Error, Result};
 use crate::file;
 

@@ -94,10 +94,9 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
-    use crate::config::{ModelConfig, NormPlacement, PaddingMask, PositionKind};
     use crate::data::tokenizer::{Tokenizer, TrainOptions};
     use crate::data::tokenizers::Tokenizers;
-    use crate::model::Vocabulary;
+    use crate::model::{ModelConfig, NormPlacement, PaddingMask, PositionKind, Vocabulary};
 
     /// Neither padding nor what is computed with it changes any bit of a pair's weights.
     #[test]

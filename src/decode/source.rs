@@ -10,12 +10,11 @@ use rayon::prelude::*;
 use unicode_segmentation::UnicodeSegmentation;
 
 use crate::choice::choice;
-use crate::config::ModelConfig;
 use crate::data::batch::Batch;
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Error;
-use crate::model::Sequences;
+use crate::model::{ModelConfig, Sequences};
 
 choice! {
     /// What to do with a line that has more tokens than a model takes.

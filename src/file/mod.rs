@@ -4,7 +4,6 @@
 //! through a [`Folder`], which follows no links, and read by [`open_regular`], which does not wait for pipes.
 
 mod folder;
-mod room;
 #[cfg(test)]
 mod tests;
 
@@ -21,7 +20,6 @@ use rustix::fs::{Mode, OFlags, StatVfs, statvfs};
 use crate::limits;
 use crate::signature::Signature;
 pub(crate) use folder::{Folder, Links, Staged};
-pub(crate) use room::Room;
 
 /// Makes a write beyond a limit on file sizes fail with an error that names the file, instead of ending the process.
 pub(crate) fn fail_at_size_limits() {

@@ -163,7 +163,7 @@ pub trait Queue: Send + Sync {
     /// Memory, aligned to 256 bytes, with unspecified contents.
     ///
     /// # Errors
-    /// There is none left; the message has "out of memory".
+    /// [`ErrorKind::OutOfMemory`](crate::error::ErrorKind::OutOfMemory): there is none left.
     fn allocate(&self, bytes: usize) -> Result<Address>;
 
     /// Allocations are best multiples of this many bytes: a device is slow to allocate, so pieces should be few and large.

@@ -13,10 +13,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use super::listing::Listing;
+use super::room::Room;
 use super::{Repo, checksum, problem};
 use crate::console::info;
 use crate::error::{Error, Result};
-use crate::file::{self, Folder, Room};
+use crate::file::{self, Folder};
 use crate::limits::{HUB_ANSWER, HUB_NAME, HUB_NAME_PART};
 
 /// The bytes of a file above which it is remembered that it was found whole: smaller ones are hashed in less time than the hub

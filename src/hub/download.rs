@@ -12,11 +12,12 @@ use reqwest::{Method, StatusCode, Url};
 
 use super::cache::{Cache, is_key};
 use super::retry::{Failure, PAUSE, TRIES, after_tries, retrying, wait};
+use super::room::Room;
 use super::web::{ANSWER, Request, Web, broken, header, origin};
 use super::{Repo, checksum, problem};
 use crate::console::{Counted, info, message, progress_bar, shown};
 use crate::error::{Error, Result};
-use crate::file::{Folder, Room, folder_of};
+use crate::file::{Folder, folder_of};
 use crate::limits::{HUB_FILE, HUB_PROGRESS, HUB_SLOW, HUB_SLOW_TIME, HUB_UNANNOUNCED};
 
 /// What the hub says of a file.

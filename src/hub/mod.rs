@@ -22,6 +22,7 @@ mod name;
 mod place;
 mod problem;
 mod retry;
+mod room;
 mod secret;
 mod web;
 
@@ -36,6 +37,7 @@ use crate::error::{Error, Result};
 use cache::Cache;
 use listing::Listing;
 pub use place::user_cache;
+pub(crate) use room::Room;
 use web::Web;
 
 /// What a repository holds.

@@ -24,10 +24,9 @@ use std::ops::Range;
 pub use decoder::Session;
 pub use encoder::Source;
 
-use crate::config::ModelConfig;
 use crate::error::Result;
-use crate::model::layout;
 use crate::model::positions::{self, PositionKind};
+use crate::model::{ModelConfig, layout};
 use crate::ops::dropout::Dropout;
 use crate::ops::norm::{Addend, NormKind, NormWeights, add_rows, norm_rows};
 use crate::ops::rotary::Rotary;

@@ -2,9 +2,8 @@
 
 use super::{Norm, Sharing};
 use crate::choice::choice;
-use crate::config::ModelConfig;
 use crate::error::{Error, Result};
-use crate::model::Transformer;
+use crate::model::{ModelConfig, Transformer};
 use crate::ops::matmul::int8::{self, Int8, Quantised, Values};
 use crate::ops::matmul::{self, Packed};
 use crate::ops::memory::on_host;

@@ -3,8 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::config::DecodeConfig;
-use crate::decode::PenaltyKind;
+use crate::decode::{DecodeConfig, PenaltyKind};
 
 /// The key of `config.json` for settings of ours that `transformers` does not have.
 pub const OURS: &str = "mt";

@@ -5,8 +5,7 @@ use std::f64::consts::FRAC_1_SQRT_2;
 use candle_core::{Result, Tensor};
 
 use crate::choice::choice;
-use crate::config::ModelConfig;
-use crate::model::Vocabulary;
+use crate::model::{ModelConfig, Vocabulary};
 use crate::ops::params::{Entry, Parameters};
 use crate::rng::Stream;
 

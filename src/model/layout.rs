@@ -4,7 +4,7 @@
 //! be used as one packed matrix; so are γ and β of a norm.
 
 use crate::choice::choice;
-use crate::config::ModelConfig;
+use crate::model::ModelConfig;
 use crate::model::positions::PositionKind;
 use crate::ops::params::{Kind, ParameterLayout};
 

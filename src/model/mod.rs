@@ -5,6 +5,7 @@
 //! [`crate::ops`]; where norm, residual and dropout stand, in [`crate::ops::sublayer`].
 
 pub mod cache;
+mod config;
 pub mod init;
 pub mod layout;
 pub mod pooling;
@@ -14,21 +15,27 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
 
-pub use layout::Vocabulary;
+pub use config::{ModelConfig, Preset};
+pub use init::Init;
+pub use layout::{Tie, Vocabulary};
+pub use positions::{PositionKind, Sinusoid};
 
-use crate::config::ModelConfig;
+pub use crate::ops::feed_forward::Activation;
+pub use crate::ops::mask::PaddingMask;
+pub use crate::ops::norm::NormKind;
+pub use crate::ops::sublayer::NormPlacement;
+
 use crate::ops::Mode;
 use crate::ops::attention::{Attention, Core, Record};
 use crate::ops::embedding::{self, Embedding, Positions};
 use crate::ops::feed_forward::FeedForward;
 use crate::ops::loss::{self, Sums, Targets};
-use crate::ops::mask::{Lengths, Mask, PaddingMask};
+use crate::ops::mask::{Lengths, Mask};
 use crate::ops::norm::{self, Norm};
 use crate::ops::params::Parameters;
 use crate::ops::projection::Projection;
 use crate::ops::rotary::Rotary;
 use crate::ops::sublayer::{self, Residual};
-use positions::PositionKind;
 
 /// A padded batch of token sequences.
 #[derive(Clone, Debug)]

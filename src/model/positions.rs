@@ -1,7 +1,7 @@
 //! Positional encodings.
 
 use crate::choice::choice;
-use crate::config::ModelConfig;
+use crate::model::ModelConfig;
 use crate::ops::rotary::Rotary;
 
 choice! {

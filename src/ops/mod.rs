@@ -88,7 +88,10 @@ impl From<candle_core::Error> for crate::error::Error {
         while let candle_core::Error::WithBacktrace { inner, .. } = error {
             error = *inner;
         }
-        let failed = crate::error::Error::failure(format!("tensor operation failed: {error}")).caused_by(error);
-        if failed.is_out_of_memory() { crate::error::Error::out_of_memory().caused_by(failed) } else { failed }
+        let text = error.to_string();
+        let failed = crate::error::Error::failure(format!("tensor operation failed: {text}")).caused_by(error);
+        // Candle passes on only the text of the driver's error.
+        let is_out_of_memory = text.to_ascii_lowercase().replace('_', " ").contains("out of memory");
+        if is_out_of_memory { crate::error::Error::out_of_memory().caused_by(failed) } else { failed }
     }
 }

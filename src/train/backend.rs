@@ -8,11 +8,10 @@ use candle_core::Tensor;
 use crate::error::Result;
 use crate::gpu;
 use crate::model::{Sequences, Transformer};
-use crate::ops::Mode;
 use crate::ops::loss::{Sums, Targets};
 use crate::ops::memory::{change_on_host, on_host};
 use crate::ops::optimizer::{self, AdamStep, Outcome};
-use crate::ops::profile as counters;
+use crate::ops::{Mode, profile as counters};
 
 /// What a device can do, measured.
 #[derive(Clone, Copy, Debug)]

@@ -12,7 +12,7 @@ use std::cmp::Ordering;
 use serde::{Deserialize, Serialize};
 
 use super::state::TrainState;
-use crate::config::ValidMetric;
+use crate::train::ValidMetric;
 
 /// A validated model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -32,7 +32,8 @@ pub struct Judged {
 
 /// Numbers as one string: a state with a line for each would be hard to read.
 mod counts {
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
 
     pub fn serialize<S: Serializer>(counts: &[u32], serializer: S) -> Result<S::Ok, S::Error> {
         let words: Vec<String> = counts.iter().map(u32::to_string).collect();

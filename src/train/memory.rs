@@ -1,9 +1,9 @@
 //! How much memory training takes, estimated before it begins.
 
-use crate::config::{Config, ModelConfig, PositionKind};
 use crate::device;
 use crate::error::{Error, Result};
-use crate::model::{Vocabulary, layout};
+use crate::model::{ModelConfig, PositionKind, Vocabulary, layout};
+use crate::train::TrainConfig;
 
 /// Batches differ in shape, and the allocator keeps what earlier ones left: resident memory is about twice what one holds.
 /// Measured on tiny models with 768 to 4,096 tokens a batch.
@@ -26,8 +26,13 @@ fn position_tables(model: &ModelConfig) -> usize {
 /// Bytes of training with micro-batches of `tokens` padded tokens a side: parameters, gradients and moments; the copy of what a
 /// checkpoint holds, while it is written; tables of positions; what every sub-layer keeps for backward and needs while in it;
 /// the logits of one chunk of the loss; and the ids of all micro-batches of an update.
-pub fn estimate(config: &Config, parameters: usize, vocabulary: usize, tokens: usize) -> usize {
-    let model = &config.model;
+pub fn estimate(
+    model: &ModelConfig,
+    train: &TrainConfig,
+    parameters: usize,
+    vocabulary: usize,
+    tokens: usize,
+) -> usize {
     let (d, f) = (model.d_model, model.d_ff);
     let (keys, values) = (model.heads * model.d_k, model.heads * model.d_v);
     // Kept a token: packed projections, head outputs, output before the norm, and the tensor handed on.
@@ -41,11 +46,11 @@ pub fn estimate(config: &Config, parameters: usize, vocabulary: usize, tokens: u
     let activations = tokens.saturating_mul(encoder + decoder + backward + 4 * d);
     let logits = tokens.min(1024) * vocabulary + 2 * vocabulary * d;
     // An average is one more copy, in training and in a checkpoint.
-    let average = usize::from(config.train.exponential_average > 0.0);
+    let average = usize::from(train.exponential_average > 0.0);
     let of_optimizer = parameters.saturating_mul((4 + average) + (3 + average));
     let numbers = activations.saturating_add(logits).saturating_mul(REUSE).saturating_add(of_optimizer);
     let numbers = numbers.saturating_add(position_tables(model));
-    let ids = config.train.accumulate.saturating_mul(tokens).saturating_mul(TOKEN);
+    let ids = train.accumulate.saturating_mul(tokens).saturating_mul(TOKEN);
     numbers.saturating_mul(4).saturating_add(ids).saturating_add(PROCESS)
 }
 
@@ -62,11 +67,11 @@ pub fn warning(needed: usize) -> Option<String> {
 
 /// Refuses a model whose parameters, gradients, moments and tables of positions alone, with the smallest vocabulary, are more
 /// than the machine's memory: the allocator would end the process.
-pub fn refuse_the_impossible(config: &Config) -> Result<()> {
-    let pieces = config.tokenizer.vocab_size.min(300);
+pub fn refuse_the_impossible(model: &ModelConfig, vocab_size: usize) -> Result<()> {
+    let pieces = vocab_size.min(300);
     let vocabulary = Vocabulary { source: pieces, target: pieces, source_padding: 0, target_padding: 0 };
-    let of_optimizer = layout::layout(&config.model, vocabulary).total().saturating_mul(16);
-    let needed = position_tables(&config.model).saturating_mul(4).saturating_add(of_optimizer);
+    let of_optimizer = layout::layout(model, vocabulary).total().saturating_mul(16);
+    let needed = position_tables(model).saturating_mul(4).saturating_add(of_optimizer);
     match device::machine_memory() {
         Some(memory) if needed as u64 > memory => {
             let what = format!(
@@ -89,11 +94,10 @@ pub fn gibibytes(bytes: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::TrainConfig;
 
     fn bytes(model: ModelConfig, accumulate: usize) -> usize {
         let train = TrainConfig { accumulate, ..TrainConfig::default() };
-        estimate(&Config { model, train, ..Config::default() }, 1_000_000, 1000, 4096)
+        estimate(&model, &train, 1_000_000, 1000, 4096)
     }
 
     #[test]
@@ -127,14 +131,13 @@ mod tests {
             max_length: 1 << 24,
             ..ModelConfig::default()
         };
-        let config = Config { model, ..Config::default() };
         let any = Vocabulary { source: 1 << 24, target: 1 << 24, source_padding: 0, target_padding: 0 };
-        assert_eq!(layout::layout(&config.model, any).total(), usize::MAX);
-        assert_eq!(estimate(&config, usize::MAX, 1 << 24, usize::MAX), usize::MAX);
+        assert_eq!(layout::layout(&model, any).total(), usize::MAX);
+        assert_eq!(estimate(&model, &TrainConfig::default(), usize::MAX, 1 << 24, usize::MAX), usize::MAX);
         let long = ModelConfig { max_length: 1 << 24, d_model: most, ..ModelConfig::default() };
         // It is known on the systems that tests run on.
-        for model in [config.model, long].into_iter().filter(|_| device::machine_memory().is_some()) {
-            let error = refuse_the_impossible(&Config { model, ..Config::default() }).unwrap_err();
+        for model in [model, long].into_iter().filter(|_| device::machine_memory().is_some()) {
+            let error = refuse_the_impossible(&model, 10_000).unwrap_err();
             assert!(error.what().contains("takes more than"), "{error}");
         }
     }

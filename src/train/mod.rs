@@ -12,6 +12,7 @@
 
 pub mod backend;
 pub mod best;
+mod config;
 pub mod evaluate;
 pub mod health;
 pub mod host;
@@ -30,21 +31,22 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::config::{TrainConfig, ValidConfig};
 use crate::data::batch::Batch;
 use crate::error::{Error, Result};
 use crate::model::{Sequences, Transformer};
-use crate::ops::Mode;
 use crate::ops::loss::Targets;
-use crate::ops::profile as counters;
+use crate::ops::{Mode, profile as counters};
 use backend::Backend;
 use best::Judge;
+pub use config::{TrainConfig, ValidConfig, ValidMetric};
 use evaluate::Evaluator;
 use host::Batches;
 pub use host::{End, Host, Score, Validation};
 use log::{Log, Progress};
 use optimizer::Optimizer;
+pub use optimizer::OptimizerConfig;
 pub use pipeline::{Pipeline, rehearse};
+pub use schedule::ScheduleConfig;
 use split::Limit;
 use state::{TrainState, Window};
 

@@ -246,8 +246,7 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
-    use crate::config::ModelConfig;
-    use crate::model::{Transformer, Vocabulary};
+    use crate::model::{ModelConfig, Transformer, Vocabulary};
     use crate::train::backend::Tape;
 
     fn model() -> Transformer {

@@ -13,16 +13,15 @@ use std::collections::VecDeque;
 use super::backend::Backend;
 use super::host::{Batches, Host};
 use super::{Session, Trainer, accumulate, limit, schedule, tell_limit};
-use crate::config::TrainConfig;
 use crate::console::note;
 use crate::data::batch::Batch;
 use crate::data::prefetch::Prepared;
 use crate::data::sampler::SamplerPosition;
 use crate::error::{Error, Result};
-use crate::ops::Mode;
 use crate::ops::optimizer::Outcome;
-use crate::ops::profile as counters;
+use crate::ops::{Mode, profile as counters};
 use crate::rng;
+use crate::train::TrainConfig;
 
 /// The data of an update, and the position after them.
 #[derive(Default)]

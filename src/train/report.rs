@@ -9,7 +9,7 @@ use super::log::Samples;
 use super::pipeline::Update;
 use super::state::Window;
 use super::{Clock, Trainer};
-use crate::config::ValidConfig;
+use crate::train::ValidConfig;
 
 /// Lines that a message names; the log names all.
 const NAMED: usize = 8;

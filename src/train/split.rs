@@ -114,7 +114,7 @@ mod tests {
             },
         );
         assert_eq!((failed.unwrap_err().what(), tried), ("something else", 1));
-        let full = |_: &[Batch]| -> Result<()> { Err(Error::failure("out of memory")) };
+        let full = |_: &[Batch]| -> Result<()> { Err(Error::out_of_memory()) };
         assert!(limit.within(vec![batch(4)], |_| (), full).unwrap_err().to_string().contains("a single pair"));
     }
 }

@@ -10,9 +10,9 @@ use super::health::Health;
 use super::host::End;
 use super::log::Progress;
 use super::schedule::Plateau;
-use crate::config::{TrainConfig, ValidConfig};
 use crate::data::sampler::SamplerPosition;
 use crate::error::{Error, Result};
+use crate::train::{TrainConfig, ValidConfig};
 
 /// State of a run after an update.
 ///

@@ -213,7 +213,7 @@ impl Queue for Emulator {
     fn allocate(&self, bytes: usize) -> Result<Address> {
         let mut left = self.left.lock().unwrap();
         if bytes > *left {
-            return Err(Error::failure("CUDA_ERROR_OUT_OF_MEMORY: out of memory"));
+            return Err(Error::out_of_memory());
         }
         *left -= bytes;
         if self.guarded {

@@ -18,11 +18,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use mt::config::{
-    Activation, ModelConfig, NormKind, NormPlacement, PaddingMask, PositionKind, Precision, Sinusoid, Tie,
-};
 use mt::decode::neural::SpecialTokens;
-use mt::model::{Sequences, Transformer, Vocabulary};
+use mt::model::{
+    Activation, ModelConfig, NormKind, NormPlacement, PaddingMask, PositionKind, Sequences, Sinusoid, Tie, Transformer,
+    Vocabulary,
+};
+use mt::ops::matmul::Precision;
 use mt::rng::{Stream, mix64};
 
 /// Reports that a test was skipped. Not by `eprintln!`, whose output the test harness captures: a skip must be seen.

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device};
-use mt::config::DecodeConfig;
 use mt::decode::ensemble::Ensemble;
 use mt::decode::neural::Neural;
 use mt::decode::source::Source;
 use mt::decode::translate::TranslateOptions;
-use mt::decode::{Hypothesis, LengthPenalty, PenaltyKind, Rows, SearchOptions, StepModel, force, search};
+use mt::decode::{DecodeConfig, Hypothesis, LengthPenalty, PenaltyKind, Rows, SearchOptions, StepModel, force, search};
 use mt::gpu::decode::InferenceEngine;
 use mt::gpu::launch::{Exclusions, Kernels};
 use mt::gpu::queue::Number;

@@ -19,18 +19,18 @@ use common::{
     assert_same_gradients, every_option, is_idle, odd_sizes, random_sequences, relative_error, small_model, special,
     wide_heads, with_dropouts,
 };
-use mt::config::{ModelConfig, OptimizerConfig};
 use mt::decode::neural::Neural;
 use mt::decode::{LengthPenalty, PenaltyKind, SearchOptions, search};
 use mt::error::Result;
 use mt::gpu::Engine;
 use mt::gpu::decode::InferenceEngine;
 use mt::gpu::queue::{Number, Queue};
-use mt::model::{Sequences, Transformer, Vocabulary};
+use mt::model::{ModelConfig, Sequences, Transformer, Vocabulary};
 use mt::ops::loss::Targets;
 use mt::ops::sublayer::NormPlacement;
 use mt::ops::{Implementation, Mode};
 use mt::rng::Stream;
+use mt::train::OptimizerConfig;
 use mt::train::backend::{Backend, Tape};
 use mt::train::optimizer::Optimizer;
 

@@ -144,7 +144,10 @@ impl<'a> Training<'a> {
         let device = report.keep(configuration::device(&self.config, self.common));
         // Only the processor uses the machine's memory; `cpu` and `auto` can always be opened.
         let is_host = device.as_ref().is_some_and(Device::is_cpu);
-        let is_possible = !is_host || report.keep(memory::refuse_the_impossible(&self.config)).is_some();
+        let is_possible = !is_host
+            || report
+                .keep(memory::refuse_the_impossible(&self.config.model, self.config.tokenizer.vocab_size))
+                .is_some();
         let (Some((data, warnings)), true) = (prepared, is_possible) else { return };
         let is_continued = report.existing.as_ref().is_some_and(Existing::has_checkpoint);
         let start = if is_continued { None } else { report.keep(Start::described(&self.config)).flatten() };

@@ -7,14 +7,14 @@ use serde_json::json;
 
 use crate::commands::info::grouped;
 use crate::commands::shared::model::vocabulary;
-use crate::commands::shared::run::backend;
-use crate::commands::shared::run::batches;
 use crate::commands::shared::run::plan::Plan;
 use crate::commands::shared::run::training_data::Data;
-use crate::config::{Config, NormPlacement, TokenizerConfig};
+use crate::commands::shared::run::{backend, batches};
+use crate::config::Config;
+use crate::data::TokenizerConfig;
 use crate::data::batch::Batch;
 use crate::error::Result;
-use crate::model::Transformer;
+use crate::model::{NormPlacement, Transformer};
 use crate::ops::Mode;
 use crate::rng;
 use crate::train::split::Limit;

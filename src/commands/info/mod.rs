@@ -12,12 +12,14 @@ use super::shared::output::Output;
 use super::shared::run::init::Start;
 use crate::checkpoint::{self, TensorFile, Which};
 use crate::cli::{Common, InfoArgs};
-use crate::config::{self, Config, NormKind, TokenizerConfig, ValidMetric};
+use crate::config::{self, Config};
 use crate::console::{message, shell_word, shown_path};
+use crate::data::TokenizerConfig;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result, check_path};
-use crate::model::{Vocabulary, layout};
+use crate::model::{NormKind, Vocabulary, layout};
 use crate::ops::params::{Entry, ParameterLayout};
+use crate::train::ValidMetric;
 use crate::train::log::{self, LOG_FILE};
 
 /// The training history in a run's newest checkpoint, by key.

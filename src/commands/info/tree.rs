@@ -1,9 +1,9 @@
 //! A model as a tree of modules, the way PyTorch prints one. Names are those of the tensors; modules without parameters
 //! (dropout, positions, activation) are shown where they act.
 
-use crate::config::{Activation, ModelConfig, NormKind, NormPlacement, PaddingMask, PositionKind, Tie};
-use crate::model::Vocabulary;
-use crate::model::layout;
+use crate::model::{
+    Activation, ModelConfig, NormKind, NormPlacement, PaddingMask, PositionKind, Tie, Vocabulary, layout,
+};
 
 /// A module: its name, and what it is. If it has inner modules, its closing bracket follows them.
 struct Module {
@@ -186,7 +186,7 @@ fn python_float(number: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Preset;
+    use crate::model::Preset;
 
     /// Names and shapes of the tensors that a tree's lines speak of.
     fn tensors(lines: &[String]) -> Vec<(String, Vec<usize>)> {

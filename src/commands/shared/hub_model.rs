@@ -11,8 +11,8 @@ use crate::cli::Common;
 use crate::commands::import;
 use crate::console::{info, shown_path};
 use crate::error::{Error, Result};
-use crate::file::{self, Folder, Room};
-use crate::hub::{Hub, Repo, RepoKind, is_revision, user_cache};
+use crate::file::{self, Folder};
+use crate::hub::{Hub, Repo, RepoKind, Room, is_revision, user_cache};
 use crate::interop::import::{hf_marian, unread};
 
 /// Must change when the importer would produce another model from the same files.

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::Common;
-use crate::config::{CorpusLocation, DataConfig};
 use crate::console::Notice;
 use crate::data::corpus::{Corpus, PairSource, Side, Tagged};
 use crate::data::hub::HubFiles;
@@ -11,6 +10,7 @@ use crate::data::text::file::{Odd, TextFile};
 use crate::data::text::raw::{self, RawLines};
 use crate::data::text::returns;
 use crate::data::weights::Weights;
+use crate::data::{CorpusLocation, DataConfig};
 use crate::error::{Error, Result, suggestion};
 use crate::hub::Hub;
 

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use crate::config::CorpusLocation;
 use crate::console::info;
+use crate::data::CorpusLocation;
 use crate::error::{Error, Result};
 use crate::file;
 

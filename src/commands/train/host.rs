@@ -6,13 +6,11 @@ use std::sync::Arc;
 use candle_core::Tensor;
 
 use super::saver::{Saver, Snapshot};
-use crate::commands::shared::run::batches;
-use crate::commands::shared::run::directory;
 use crate::commands::shared::run::lock::Lock;
 use crate::commands::shared::run::record::{self, Values};
-use crate::commands::shared::run::restore;
 use crate::commands::shared::run::training_data::Data;
 use crate::commands::shared::run::validator::Validator;
+use crate::commands::shared::run::{batches, directory, restore};
 use crate::commands::shared::signals::Signals;
 use crate::config::Config;
 use crate::console::message;

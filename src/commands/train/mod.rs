@@ -15,12 +15,11 @@ use crate::cli::{Common, TrainArgs};
 use crate::commands::shared::output::{print, print_json};
 use crate::commands::shared::run::directory::Resumption;
 use crate::commands::shared::run::ended::Ended;
-use crate::commands::shared::run::init;
 use crate::commands::shared::run::lock::Lock;
 use crate::commands::shared::run::plan::Plan;
 use crate::commands::shared::run::training_data::{self, Data, Workplace};
 use crate::commands::shared::run::validator::Validator;
-use crate::commands::shared::run::{backend, batches, compare, configuration, directory, restore, resume};
+use crate::commands::shared::run::{backend, batches, compare, configuration, directory, init, restore, resume};
 use crate::commands::shared::signals::Signals;
 use crate::commands::shared::texts::Texts;
 use crate::config::Config;
@@ -66,7 +65,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     configuration::set_threads(&config, common)?;
     let device = configuration::device(&config, common)?;
     if device.is_cpu() {
-        memory::refuse_the_impossible(&config)?;
+        memory::refuse_the_impossible(&config.model, config.tokenizer.vocab_size)?;
     }
     let run = directory::of(&args.run)?;
     directory::refuse_unusable(&run, &config, args.resume)?;

@@ -12,10 +12,10 @@ use serde_json::Value;
 use crate::checkpoint::{self, BEST, CHECKPOINTS, Elements, LAST, NamedTensor, RunPath};
 use crate::commands::shared::model::named;
 use crate::commands::shared::run::lock::Lock;
-use crate::config::TrainConfig;
 use crate::console::message;
 use crate::error::{Error, Result};
 use crate::ops::params::Parameters;
+use crate::train::TrainConfig;
 
 /// How long to wait before another attempt to write a checkpoint.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];

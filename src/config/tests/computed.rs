@@ -2,6 +2,8 @@
 
 use super::super::*;
 use super::{Folder, loaded};
+use crate::data::CorpusLocation;
+use crate::model::{ModelConfig, Tie};
 
 /// The run's configuration, changed.
 fn changed(run: &Config, sets: &[&str]) -> Config {

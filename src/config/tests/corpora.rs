@@ -3,6 +3,7 @@
 use super::super::*;
 use super::{Folder, assert_mentions, loaded, problem};
 use crate::data::hub::{Column, HubSplit};
+use crate::data::{CorpusConfig, CorpusLocation, SetConfig};
 
 /// The location of the validation set as a file would state it.
 fn valid(config: &Config) -> String {

@@ -1,5 +1,8 @@
 //! Files over files, overrides, paths, computed defaults, and the dump.
 
+use crate::data::{CorpusConfig, CorpusLocation, DataConfig, TokenizerConfig};
+use crate::model::{ModelConfig, NormPlacement, Preset, Tie};
+use crate::train::{OptimizerConfig, ScheduleConfig};
 use std::fs;
 use std::path::Path;
 

@@ -1,5 +1,8 @@
 //! The files in `configs/`, and the table of keys against the types.
 
+use crate::data::{CorpusConfig, CorpusLocation, DataConfig, SetConfig};
+use crate::model::{ModelConfig, Preset};
+use crate::train::{ScheduleConfig, TrainConfig};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,8 +12,7 @@ use std::rc::Rc;
 use serde_json::{Value as Json, json};
 
 use super::super::document::{Source, parse, parse_value, to_json};
-use super::super::schema;
-use super::super::*;
+use super::super::{schema, *};
 use super::Folder;
 use crate::data::hub::HubSplit;
 use crate::key::{Key, Kind, Variant};

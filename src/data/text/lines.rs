@@ -7,10 +7,9 @@ use std::io::{self, BufRead, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use super::super::compact::CompactVec;
-use super::encoding;
 use super::file::Odd;
 use super::packing::{Packing, open, open_sentences, open_stream, refuse_documents};
-use super::returns;
+use super::{encoding, returns};
 use crate::error::{Error, Result};
 use crate::limits;
 use crate::signature::{Signature, wide_encoding};

@@ -3,13 +3,12 @@
 use serde_json::Value;
 
 use super::cache::{self, Stretch};
-use super::detokenise;
 use super::engine::{Dropout, Engine};
 use super::merge::{Coins, Scratch};
 use super::pipeline::Pipeline;
 use super::symbols::{self, Symbols};
 use super::vocabulary::Vocabulary;
-use super::{TextForm, TokenizerKind};
+use super::{TextForm, TokenizerKind, detokenise};
 use crate::error::{Error, Result};
 
 /// Byte-pair encoding with byte fallback over the pipeline of this module.

@@ -10,11 +10,10 @@ use rayon::prelude::*;
 use tokenizers::AddedToken;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 
-use super::normalise;
 use super::pipeline::{self, ESCAPE, Pipeline, SPACE};
 use super::symbols::Symbols;
 use super::vocabulary::{SPECIALS, byte_piece};
-use super::{TextForm, symbols};
+use super::{TextForm, normalise, symbols};
 use crate::error::{Error, Result};
 
 /// The smallest vocabulary: the special tokens, the 256 bytes and the space marker.

@@ -331,11 +331,10 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
-    use crate::config::{ModelConfig, Preset};
     use crate::data::tokenizer::{TextForm, TrainOptions};
     use crate::data::tokenizers::Tokenizers;
     use crate::decode::neural::SpecialTokens;
-    use crate::model::{Transformer, Vocabulary};
+    use crate::model::{ModelConfig, Preset, Transformer, Vocabulary};
 
     /// With a tokenizer that makes a token of every space, and a model of eight positions.
     fn translator() -> Translator {

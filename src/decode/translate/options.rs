@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::config::DecodeConfig;
 use crate::decode::source::Long;
-use crate::decode::{Characters, LengthPenalty, SearchOptions, Sentence, Strategy};
+use crate::decode::{Characters, DecodeConfig, LengthPenalty, SearchOptions, Sentence, Strategy};
 use crate::error::Result;
 
 /// How to translate.

@@ -16,11 +16,10 @@ use serde_json::json;
 use super::{Model, Obstacles, pieces, uneven_width, write_bytes, write_json};
 use crate::checkpoint::{whole_directory, write_error};
 use crate::choice::choice;
-use crate::config::{Activation, ModelConfig, NormKind, NormPlacement, PositionKind};
 use crate::error::{Error, Result};
 use crate::file;
 use crate::model::layout::{output_table, positions_table};
-use crate::model::positions;
+use crate::model::{Activation, ModelConfig, NormKind, NormPlacement, PositionKind, positions};
 use crate::ops::matmul::int8::Quantised;
 
 /// The version of the file, and the revision of `TransformerSpec`.

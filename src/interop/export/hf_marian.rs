@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 use super::{Model, Obstacles, pieces, uneven_width, write_bytes, write_json, write_text};
 use crate::checkpoint::format::{self, Elements, NamedTensor};
 use crate::checkpoint::whole_directory;
-use crate::config::{Activation, ModelConfig, NormKind, NormPlacement, PositionKind, Sinusoid, Tie};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
 use crate::interop::marian_names::{EMBEDDINGS, OUTPUT_BIAS, OUTPUT_WEIGHT, POSITIONS, SHARED, of_layer};
 use crate::interop::search::{self, OURS};
 use crate::model::positions::sinusoidal;
+use crate::model::{Activation, ModelConfig, NormKind, NormPlacement, PositionKind, Sinusoid, Tie};
 
 /// The ε of norms in `transformers`.
 const EPSILON: f64 = 1e-5;

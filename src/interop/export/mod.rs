@@ -16,11 +16,12 @@ use std::path::Path;
 
 use crate::checkpoint::write_error;
 use crate::choice::choice;
-use crate::config::{Config, ModelConfig};
+use crate::config::Config;
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::file;
+use crate::model::ModelConfig;
 use crate::ops::params::ParameterLayout;
 
 choice! {

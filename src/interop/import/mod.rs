@@ -10,14 +10,12 @@ use std::path::Path;
 
 use candle_core::{DType, Tensor};
 
-use crate::config::{Config, ModelConfig};
+use crate::config::Config;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
-use crate::file;
-use crate::key;
-use crate::limits;
-use crate::model::{Vocabulary, layout};
+use crate::model::{ModelConfig, Vocabulary, layout};
 use crate::ops::params::ParameterLayout;
+use crate::{file, key, limits};
 
 /// A model that was read.
 pub struct Imported {

@@ -16,18 +16,18 @@ use super::run::record::refuse_other_model;
 use crate::checkpoint::{self, Elements, Located, NamedTensor, Slot, TensorFile, Which};
 use crate::choice::not_among;
 use crate::cli::{Common, ModelArgs, ModelsArgs};
-use crate::config::{self, Config, ModelConfig, Precision};
+use crate::config::{self, Config};
 use crate::console::{info, message, note, shown_path};
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::decode::neural::{Neural, SpecialTokens};
 use crate::decode::source::Reader;
-use crate::device;
 use crate::error::{Error, Result};
-use crate::file;
 use crate::infer::{self, Engine};
-use crate::model::{Transformer, Vocabulary, layout};
+use crate::model::{ModelConfig, Transformer, Vocabulary, layout};
+use crate::ops::matmul::Precision;
 use crate::ops::memory::change_on_host;
 use crate::ops::params::{Entry, ParameterLayout};
+use crate::{device, file};
 pub use find::{config_of, directory, is_there, not_a_directory, whole_path};
 
 /// A model that was found, with everything needed to use it. Its weights have not been read.

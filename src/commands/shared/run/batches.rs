@@ -94,7 +94,7 @@ mod tests {
     use super::super::training_data::{self, Workplace};
     use super::*;
     use crate::commands::shared::texts::{Text, Texts};
-    use crate::config::{ModelConfig, Preset};
+    use crate::model::{ModelConfig, Preset};
 
     /// What two hundred pairs give, with this probability of leaving out a merge.
     fn parts(dropout: f64, set: impl Fn(&mut Config)) -> Vec<Vec<Batch>> {

@@ -5,10 +5,12 @@ use std::path::Path;
 use super::init;
 use super::validator::Validator;
 use crate::commands::shared::run::record::{self, Values};
-use crate::config::{self, Config, CorpusLocation, Decides, ModelConfig, OnResume, SetConfig};
+use crate::config::{self, Config, Decides, OnResume};
 use crate::console::shell_word;
 use crate::data::encoded::EncodedCorpus;
+use crate::data::{CorpusLocation, SetConfig};
 use crate::error::{Error, Result};
+use crate::model::ModelConfig;
 use crate::model::layout::{Vocabulary, layout};
 use crate::ops::params::ParameterLayout;
 use crate::train::state::{TextChecksums, TrainState};
@@ -276,7 +278,7 @@ fn changed(what: &str, filters: &[String], texts: &[&CorpusLocation], is_known: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{CorpusConfig, DataConfig};
+    use crate::data::{CorpusConfig, DataConfig};
 
     #[test]
     fn a_corpus_that_was_added_is_told_from_another_weight() {

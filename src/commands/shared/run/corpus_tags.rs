@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use super::training_data::{Data, about, sampled};
 use crate::commands::shared::tags::{listed, unknown_word};
 use crate::commands::shared::texts::{Named, Texts};
-use crate::config::{CorpusConfig, DataConfig};
 use crate::data::corpus::{PairSource, Side, read_all};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
+use crate::data::{CorpusConfig, DataConfig};
 use crate::error::{Error, Result};
 
 /// About how many lines of the validation or test set to look at.

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use crate::checkpoint::{self, Located, Slot};
 use crate::commands::shared::model::{config_of, is_there, not_a_directory, vocabulary};
 use crate::commands::shared::run::record::refuse_other_model;
-use crate::config::{self, Config, Decides, ModelConfig, PositionKind, Preset, Tie, TokenizerConfig};
+use crate::config::{self, Config, Decides};
 use crate::console::note;
+use crate::data::TokenizerConfig;
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
-use crate::model::{Transformer, layout};
+use crate::model::{ModelConfig, PositionKind, Preset, Tie, Transformer, layout};
 use crate::ops::memory::change_on_host;
 use crate::ops::params::ParameterLayout;
 

@@ -44,7 +44,8 @@ impl Plan {
         let is_frozen = |entry: &&Entry| train.freeze.iter().any(|part| layout::is_within(&entry.name, part));
         let frozen = parameters.entries().iter().filter(is_frozen).map(Entry::len).sum();
         let (rows, tokens) = batches::largest_shape(data, config);
-        let memory_bytes = memory::estimate(config, parameters.total(), vocabulary.target, rows * tokens);
+        let memory_bytes =
+            memory::estimate(&config.model, &config.train, parameters.total(), vocabulary.target, rows * tokens);
         Ok(Self {
             parameters,
             source_tokens,

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::checkpoint;
-use crate::config::{self, Config, Decides, OnResume, ValidConfig, ValidMetric};
+use crate::config::{self, Config, Decides, OnResume};
 use crate::error::{Error, Result};
 use crate::train::schedule::Plateau;
 use crate::train::state::{TextChecksums, TrainState};
+use crate::train::{ValidConfig, ValidMetric};
 
 /// Values of keys, as TOML.
 pub type Values = BTreeMap<String, String>;

@@ -9,10 +9,11 @@ use super::init::Start;
 use super::training_data::Data;
 use super::{batches, compare, restore};
 use crate::commands::shared::run::record::{self, Values};
-use crate::config::{Config, TrainConfig};
+use crate::config::Config;
 use crate::console::{Notice, info, message, note};
 use crate::error::Result;
 use crate::model::Transformer;
+use crate::train::TrainConfig;
 use crate::train::optimizer::Optimizer;
 use crate::train::state::{TextChecksums, TrainState};
 

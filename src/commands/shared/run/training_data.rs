@@ -8,7 +8,7 @@ use super::init::Start;
 use super::{corpus_tags, unwritten};
 use crate::commands::shared::signals::Signals;
 use crate::commands::shared::texts::Texts;
-use crate::config::{Config, DataConfig, TokenizerConfig};
+use crate::config::Config;
 use crate::console::{Counted, Notice, progress_bar};
 use crate::data::cache::{Cache, Entry};
 use crate::data::corpus::{PairSource, Side};
@@ -18,6 +18,7 @@ use crate::data::filter::{Filter, FilterReport};
 use crate::data::shard::{Elements, Shard};
 use crate::data::tokenizer::TokenizerKind;
 use crate::data::tokenizers::Tokenizers;
+use crate::data::{DataConfig, TokenizerConfig};
 use crate::error::{Error, Result};
 use crate::train::End;
 

@@ -8,7 +8,7 @@ use super::training_data::is_learnt;
 use super::{corpus_tags, unwritten};
 use crate::commands::shared::signals::Signals;
 use crate::commands::shared::texts::{Text, Texts};
-use crate::config::{Config, ValidMetric};
+use crate::config::Config;
 use crate::console::Notice;
 use crate::data::batch::{Batch, larger_side, split_by_tokens};
 use crate::data::corpus::{Side, read_all};
@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::metrics::{BleuOptions, ChrfOptions, Metric, Statistics, bleu, resample};
 use crate::model::Transformer;
 use crate::train::evaluate::Evaluator;
-use crate::train::{Score, Validation};
+use crate::train::{Score, ValidMetric, Validation};
 
 /// How many samples to explain, and the longest shown, in tokens.
 const EXPLAINED: (usize, usize) = (3, 60);

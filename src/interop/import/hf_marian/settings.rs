@@ -5,12 +5,13 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::keys::{File, Keys, single};
-use crate::config::{Activation, Config, DecodeConfig, ModelConfig, Sinusoid, Tie};
+use crate::config::Config;
 use crate::console::{brief, quoted};
 use crate::decode::translate::TranslateOptions;
-use crate::decode::{MAX_BEAM, PenaltyKind};
+use crate::decode::{DecodeConfig, MAX_BEAM, PenaltyKind};
 use crate::error::{Error, Result};
 use crate::interop::search::{self, OURS};
+use crate::model::{Activation, ModelConfig, Sinusoid, Tie};
 
 /// More positions than any such model has; the limit matters because a row of sines is computed for each.
 const MOST_POSITIONS: usize = 1 << 16;

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
 
-use crate::config::{ModelConfig, Sinusoid, Tie};
 use crate::error::{Error, Result};
 use crate::interop::import::{floats, refuse_unfetched, tensor_problems};
 use crate::interop::marian_names::{self, EMBEDDINGS, OUTPUT_BIAS, OUTPUT_WEIGHT, POSITIONS, SHARED};
 use crate::model::init::LEFT_OUT_BIAS;
 use crate::model::positions::sinusoidal;
+use crate::model::{ModelConfig, Sinusoid, Tie};
 use crate::ops::params::ParameterLayout;
 
 /// How much a table of sines in the file may differ from ours, due to rounding to float32 or float16.

@@ -9,9 +9,8 @@ use std::path::{Path, PathBuf};
 use candle_core::npy::NpzTensors;
 
 use crate::error::{Error, Result};
-use crate::file;
 use crate::interop::import::{floats, refuse_unfetched};
-use crate::limits;
+use crate::{file, limits};
 
 /// The array whose bytes are the options.
 const OPTIONS: &str = "special:model.yml";

@@ -5,10 +5,11 @@ use std::path::Path;
 
 use super::files;
 use super::yaml::{self, Value};
-use crate::config::{Activation, Config, DecodeConfig, ModelConfig, NormPlacement, Sinusoid, Tie};
+use crate::config::Config;
 use crate::console::brief;
-use crate::decode::{MAX_BEAM, PenaltyKind};
+use crate::decode::{DecodeConfig, MAX_BEAM, PenaltyKind};
 use crate::error::{Error, Result};
+use crate::model::{Activation, ModelConfig, NormPlacement, Sinusoid, Tie};
 
 /// The model's number of positions: sines exist for any number, and Marian translates no more than this by default.
 const POSITIONS: usize = 1024;

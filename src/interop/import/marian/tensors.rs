@@ -2,10 +2,10 @@
 
 use super::npz::Npz;
 use super::settings::Arrays;
-use crate::config::{ModelConfig, NormPlacement, Tie};
 use crate::error::Result;
 use crate::interop::import::tensor_problems;
 use crate::model::init::LEFT_OUT_BIAS;
+use crate::model::{ModelConfig, NormPlacement, Tie};
 use crate::ops::params::ParameterLayout;
 
 /// The bias on the logits.

@@ -3,8 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::file_system;
 use crate::error::{Error, Result};
+use crate::file::file_system;
 use crate::limits::{DISK_RESERVE, DISK_RESERVE_PART};
 
 /// The free bytes of the file system of a path, and how many of them stay free.

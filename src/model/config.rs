@@ -2,14 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::init::Init;
+use super::layout::Tie;
+use super::positions::{PositionKind, Sinusoid};
 use crate::choice::choice;
-pub use crate::model::init::Init;
-pub use crate::model::layout::Tie;
-pub use crate::model::positions::{PositionKind, Sinusoid};
-pub use crate::ops::feed_forward::Activation;
-pub use crate::ops::mask::PaddingMask;
-pub use crate::ops::norm::NormKind;
-pub use crate::ops::sublayer::NormPlacement;
+use crate::ops::feed_forward::Activation;
+use crate::ops::mask::PaddingMask;
+use crate::ops::norm::NormKind;
+use crate::ops::sublayer::NormPlacement;
 
 choice! {
     /// A named shape of the Transformer.

@@ -1,0 +1,175 @@
+//! `[train]` and `[valid]`.
+
+use std::cmp::Ordering;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::optimizer::OptimizerConfig;
+use super::schedule::ScheduleConfig;
+use crate::choice::choice;
+use crate::metrics::Tokenize;
+
+/// `[train]`: batches, updates, checkpoints.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TrainConfig {
+    /// A model directory whose weights and tokenizers training begins with; none: random weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub init: Option<PathBuf>,
+    /// Parameters that stay as they are: parts of the model by name, such as `encoder` or `decoder.layers.0`.
+    pub freeze: Vec<String>,
+    /// The most padded tokens on the larger side of one micro-batch.
+    pub batch_tokens: usize,
+    /// Micro-batches in an update; the loss is divided by the update's target tokens, without padding.
+    pub accumulate: usize,
+    /// Stop after this many updates; 0: no limit.
+    pub max_updates: u64,
+    /// Stop after this many passes over the data; 0: no limit.
+    pub max_epochs: u64,
+    /// Probability taken from the label and spread over the vocabulary (Szegedy et al. 2016).
+    pub label_smoothing: f64,
+    /// Gradients are scaled down to at most this L2 norm; 0: off.
+    pub clip_norm: f64,
+    /// How many of the last checkpoints are averaged to the final model; 0: off.
+    pub average_last: usize,
+    /// Decay, per update, of a running mean of the parameters, for example 0.9999; 0: off. At update t it is at most
+    /// (1 + t) / (10 + t).
+    pub exponential_average: f64,
+    /// Updates in a row that are skipped because their loss or gradient is not finite, before the run goes back to its
+    /// last checkpoint with a lower learning rate.
+    pub max_skipped: u64,
+    /// Updates between checkpoints.
+    pub save_every: u64,
+    /// Checkpoints kept; `best` and those an average needs are kept beside them.
+    pub keep: usize,
+    /// The best checkpoints, by validation, are kept beside them too: this many, with `best`.
+    pub keep_best: usize,
+    /// Updates between lines of the log. Loss and perplexity of a line are means over target tokens, the gradient's norm is
+    /// the last update's.
+    pub log_every: u64,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// `[train.schedule]`: the learning rate at each update.
+    pub schedule: ScheduleConfig,
+    /// `[train.optimizer]`: how gradients move parameters.
+    pub optimizer: OptimizerConfig,
+}
+
+impl Default for TrainConfig {
+    fn default() -> Self {
+        Self {
+            init: None,
+            freeze: Vec::new(),
+            batch_tokens: 4096,
+            accumulate: 1,
+            max_updates: 100_000,
+            max_epochs: 0,
+            label_smoothing: 0.1,
+            clip_norm: 0.0,
+            average_last: 0,
+            exponential_average: 0.0,
+            max_skipped: 10,
+            save_every: 500,
+            keep: 10,
+            keep_best: 1,
+            log_every: 50,
+            seed: 1,
+            schedule: ScheduleConfig::default(),
+            optimizer: OptimizerConfig::default(),
+        }
+    }
+}
+
+choice! {
+    /// What counts as an improvement at a validation.
+    pub enum ValidMetric {
+        /// A higher BLEU of the translated validation set.
+        Bleu = "bleu",
+        /// A higher chrF of the translated validation set.
+        Chrf = "chrf",
+        /// A lower loss per token, label-smoothed as in training.
+        Loss = "loss",
+    }
+}
+
+impl ValidMetric {
+    /// The order of two values, the better one first.
+    pub fn order(self, a: f64, b: f64) -> Ordering {
+        match self {
+            Self::Bleu | Self::Chrf => b.total_cmp(&a),
+            Self::Loss => a.total_cmp(&b),
+        }
+    }
+
+    /// Its name beside a value.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Bleu => "BLEU",
+            Self::Chrf => "chrF2",
+            Self::Loss => "loss",
+        }
+    }
+
+    /// A value, as it is printed.
+    pub fn with(self, value: f64) -> String {
+        let digits = if self == Self::Loss { 4 } else { 2 };
+        format!("{} {value:.digits$}", self.label())
+    }
+}
+
+/// `[valid]`: validation while training, and stopping early.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ValidConfig {
+    /// Updates between validations; 0: none.
+    pub every: u64,
+    /// Whether there is a validation before the first update: what training begins with may be the best.
+    pub on_start: bool,
+    /// What counts as an improvement; an improvement saves.
+    pub metric: ValidMetric,
+    /// How lines become words for BLEU, also in `mt eval --model`.
+    pub tokenize: Tokenize,
+    /// Beam width of the translations scored; 1 is greedy.
+    pub beam: usize,
+    /// Stop after this many validations without an improvement; 0: never.
+    pub patience: u64,
+    /// Validations before this update do not count for that.
+    pub patience_after: u64,
+    /// Translations shown at each validation.
+    pub samples: usize,
+    /// The most sentences translated at a validation, for BLEU and chrF; 0: all. The loss is of all pairs.
+    pub max_sentences: usize,
+}
+
+impl Default for ValidConfig {
+    fn default() -> Self {
+        Self {
+            every: 500,
+            on_start: false,
+            metric: ValidMetric::Bleu,
+            tokenize: Tokenize::V13a,
+            beam: 1,
+            patience: 10,
+            patience_after: 0,
+            samples: 3,
+            max_sentences: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn higher_scores_and_lower_losses_are_better() {
+        for (metric, worse, better) in
+            [(ValidMetric::Bleu, 20.0, 21.0), (ValidMetric::Chrf, 20.0, 21.0), (ValidMetric::Loss, 3.0, 2.0)]
+        {
+            assert_eq!(metric.order(better, worse), Ordering::Less, "{metric}");
+            assert_eq!(metric.order(worse, better), Ordering::Greater, "{metric}");
+            assert_eq!(metric.order(better, better), Ordering::Equal, "{metric}");
+        }
+    }
+}
