@@ -13,8 +13,9 @@ use std::str::FromStr;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::console::{is_harmful, message, messages};
+use crate::console::{message, messages};
 use crate::error::Error;
+use crate::escape::is_harmful;
 
 pub use color::Color;
 pub use eval::{EvalArgs, MetricArgs, ScoreFormat, SignificanceArgs};

@@ -4,30 +4,12 @@
 use std::borrow::Cow;
 use std::fmt::{self, Display};
 use std::io::{IsTerminal, Write};
-use std::path::Path;
 use std::sync::OnceLock;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
-use crate::limits::LONGEST_QUOTED;
-
-/// What work tells its caller on the way, who decides what of it is shown.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Notice {
-    /// What was done or found.
-    Info(String),
-    /// What the user may want to mend.
-    Warning(String),
-}
-
-impl Display for Notice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Info(text) => f.write_str(text),
-            Self::Warning(text) => write!(f, "warning: {text}"),
-        }
-    }
-}
+use crate::escape::harmless;
+use crate::notice::Notice;
 
 /// How messages are shown.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,6 +52,11 @@ pub fn warning(text: impl Display) {
 /// A note on stderr, unless the program is to be quiet.
 pub fn note(text: impl Display) {
     info(format_args!("note: {text}"));
+}
+
+/// A notice of work, on stderr: what is damaged or lost even if the program is to be quiet.
+pub fn tell(notice: Notice) {
+    if let Notice::Damage(_) = notice { message(notice) } else { info(notice) }
 }
 
 /// What a progress bar counts.
@@ -133,56 +120,6 @@ fn finished(text: Cow<'_, str>) -> Cow<'_, str> {
     if manner().coloured { coloured(&text).into() } else { text }
 }
 
-/// Whether a character commands a terminal, changes the order or the lines in which text is shown, is shown as nothing though it
-/// may say something, or may not be in text at all. Joiners and marks of direction stay: words of some languages need them.
-pub fn is_harmful(c: char) -> bool {
-    let orders = matches!(c, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}');
-    let is_invisible = matches!(c, '\u{E0000}'..='\u{E007F}' | '\u{FFF9}'..='\u{FFFB}');
-    c.is_control() || orders || is_invisible || (u32::from(c) & 0xFFFE) == 0xFFFE
-}
-
-/// Text whose harmful characters ([`is_harmful`]) are written as escapes, but for line breaks and tabs.
-pub fn harmless(text: &str) -> Cow<'_, str> {
-    escaped(text, |c| is_harmful(c) && !matches!(c, '\n' | '\t'), |c| c.escape_default().to_string())
-}
-
-/// As [`harmless`], but line breaks are escaped, too: for text that others wrote, inside a message.
-pub fn in_one_line(text: &str) -> Cow<'_, str> {
-    escaped(text, |c| is_harmful(c) && c != '\t', |c| c.escape_default().to_string())
-}
-
-/// The beginning of what others wrote, as much as a message quotes.
-pub fn brief(text: &str) -> Cow<'_, str> {
-    match text.char_indices().nth(LONGEST_QUOTED).and_then(|(end, _)| text.get(..end)) {
-        Some(beginning) => format!("{beginning}…").into(),
-        None => text.into(),
-    }
-}
-
-/// The same in quotes, with escapes.
-pub fn quoted(text: &str) -> String {
-    format!("{:?}", brief(text))
-}
-
-/// A path inside a message.
-pub fn shown_path(path: &Path) -> String {
-    in_one_line(&path.to_string_lossy()).into_owned()
-}
-
-/// JSON whose harmful characters are written as JSON's escapes: it says the same.
-pub fn harmless_json(json: &str) -> Cow<'_, str> {
-    let escape = |c: char| c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect();
-    escaped(json, |c| is_harmful(c) && c != '\n', escape)
-}
-
-fn escaped(text: &str, is_escaped: impl Fn(char) -> bool, escape: impl Fn(char) -> String) -> Cow<'_, str> {
-    if !text.contains(&is_escaped) {
-        return text.into();
-    }
-    let written = |c: char| if is_escaped(c) { escape(c) } else { c.to_string() };
-    text.chars().map(written).collect::<String>().into()
-}
-
 /// Begins each line after the first with spaces, so that none looks like another message.
 fn indented(text: Cow<'_, str>) -> Cow<'_, str> {
     let is_forged = |line: &str| !line.starts_with("  ");
@@ -206,15 +143,6 @@ fn coloured(text: &str) -> String {
         }
     };
     text.split('\n').map(line).collect::<Vec<_>>().join("\n")
-}
-
-/// A path as a word of a command that the user can give to a shell: in quotes if the shell would take it for something else.
-pub fn shell_word(path: &Path) -> String {
-    let path = path.to_string_lossy();
-    if !path.is_empty() && path.chars().all(|c| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c)) {
-        return path.into_owned();
-    }
-    format!("'{}'", path.replace('\'', r"'\''"))
 }
 
 /// Whether the user would see a prompt or a progress bar.
@@ -255,49 +183,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_quoted_cannot_command_the_terminal() {
-        for (text, expected) in [
-            ("größe\n\tx", "größe\n\tx"),
-            ("a\u{1b}[2Jb\r\u{7}\0\u{9b}", "a\\u{1b}[2Jb\\r\\u{7}\\u{0}\\u{9b}"),
-            ("a\u{202e}b\u{2066}c\u{2028}d\u{e0041}\u{fffe}", "a\\u{202e}b\\u{2066}c\\u{2028}d\\u{e0041}\\u{fffe}"),
-            // Persian, Hebrew and an emoji need theirs.
-            (
-                "می\u{200c}خواهم \u{200f}א\u{200e} 👩\u{200d}🚀 \u{feff}",
-                "می\u{200c}خواهم \u{200f}א\u{200e} 👩\u{200d}🚀 \u{feff}",
-            ),
-        ] {
-            assert_eq!(harmless(text), expected);
-        }
-        assert_eq!(in_one_line("a\nb\u{202e}"), "a\\nb\\u{202e}");
-    }
-
-    #[test]
     fn what_is_quoted_cannot_forge_a_message() {
         let text = "warning: in a\nerror: forged\n\n  --> b";
         assert_eq!(shown(text), "warning: in a\n  error: forged\n  \n  --> b");
         assert_eq!(shown("one\n  help: two"), "one\n  help: two");
-    }
-
-    #[test]
-    fn harmless_json_says_the_same() {
-        let value = serde_json::json!({ "a\u{9b}": "x\u{202e}\u{e0041}\n\u{1b}é" });
-        let (plain, json) = (value.to_string(), harmless_json(&value.to_string()).into_owned());
-        assert!(json != plain && !json.contains(is_harmful), "{json}");
-        assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap(), value);
-    }
-
-    #[test]
-    fn paths_in_commands_are_quoted_for_the_shell_if_need_be() {
-        for (path, expected) in [
-            ("runs/a-b_c/step=1,2.toml", "runs/a-b_c/step=1,2.toml"),
-            (r"runs\a", r"'runs\a'"),
-            ("runs/a b", "'runs/a b'"),
-            ("it's $HOME", r"'it'\''s $HOME'"),
-            ("größe", "'größe'"),
-            ("~/x", "'~/x'"),
-            ("", "''"),
-        ] {
-            assert_eq!(shell_word(Path::new(path)), expected);
-        }
     }
 }

@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::console::in_one_line;
+use crate::escape::in_one_line;
 use crate::file::{is_out_of_files, may_pass};
 use crate::limits;
 use crate::signature::Signature;

@@ -17,7 +17,7 @@
 //! Each module uses only those before it in this list, from the bottom to the top:
 //!
 //! - what all use: `limits`, [`rng`], `key` (what keys of a configuration may hold), `signature` (what a file is), [`explanation`],
-//!   [`console`], `file`, [`error`], `foreign` (panics of libraries), `choice` (enumerations with names in a configuration),
+//!   [`escape`] (text of others in messages), [`notice`], [`console`], `file`, [`error`], `foreign` (panics of libraries), `choice` (enumerations with names in a configuration),
 //!   [`allocator`]
 //! - what stands on its own: [`metrics`], [`device`], [`hub`]
 //! - the model: [`ops`] (kernels, parameters), [`model`]; text: [`data`]; both on disk: [`checkpoint`]
@@ -42,6 +42,7 @@ pub mod data;
 pub mod decode;
 pub mod device;
 pub mod error;
+pub mod escape;
 pub mod explanation;
 mod file;
 mod foreign;
@@ -53,6 +54,7 @@ mod key;
 mod limits;
 pub mod metrics;
 pub mod model;
+pub mod notice;
 pub mod ops;
 pub mod report;
 pub mod rng;

@@ -12,6 +12,8 @@ const ORDER: &[&str] = &[
     "key",
     "signature",
     "explanation",
+    "escape",
+    "notice",
     "console",
     "file",
     "error",

@@ -15,8 +15,8 @@ use safetensors::tensor::{Dtype, TensorInfo};
 use super::disk::{self, HashingFile};
 use super::header::{self, Header, LENGTH_BYTES, METADATA_KEY};
 use super::manifest::FileEntry;
-use crate::console::in_one_line;
 use crate::error::{Error, Result};
+use crate::escape::in_one_line;
 use crate::file;
 use crate::ops::matmul::int8::{Quantised, Values};
 

@@ -22,8 +22,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{MANIFEST_FILE, MODEL_FILE, disk, run_and_step};
-use crate::console::quoted;
 use crate::error::{Error, Result, check_directory};
+use crate::escape::quoted;
 use crate::{file, limits};
 
 /// The version of the files' format that is written and read. It covers the manifest and the files it lists.

@@ -4,8 +4,9 @@ use super::shared::model;
 use super::shared::output::print_json;
 use super::shared::reserved::refuse_taken;
 use crate::cli::{Common, ExportArgs};
-use crate::console::{info, note, shown_path};
+use crate::console::{info, note};
 use crate::error::{Error, Result};
+use crate::escape::shown_path;
 use crate::interop::export::{Format, Model, ct2, hf_marian};
 use crate::interop::search;
 

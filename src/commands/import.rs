@@ -7,8 +7,9 @@ use super::shared::model::{named, write_model};
 use super::shared::output::print_json;
 use super::shared::reserved::refuse_taken;
 use crate::cli::{Common, ImportArgs};
-use crate::console::{info, note, shown_path};
+use crate::console::{info, note};
 use crate::error::Result;
+use crate::escape::shown_path;
 use crate::interop::import::{self, Imported};
 
 /// Reads another program's model and writes it as one of ours.

@@ -5,8 +5,9 @@ use super::shared::output::print_json;
 use super::shared::reserved::refuse_taken;
 use crate::checkpoint::{Elements, NamedTensor, scale_name};
 use crate::cli::{Common, QuantizeArgs};
-use crate::console::{info, shown_path};
+use crate::console::info;
 use crate::error::{Error, Result};
+use crate::escape::shown_path;
 use crate::ops::matmul::int8::{Quantised, Values};
 use crate::ops::params::Kind;
 

@@ -15,11 +15,12 @@ use super::shared::pairs::{Pair, Pairs, Targets};
 use super::shared::tags::{self, Tags};
 use super::shared::written::Written;
 use crate::cli::{Common, ScoreArgs};
-use crate::console::{harmless_json, note, warning};
+use crate::console::{note, warning};
 use crate::data::corpus::Side;
 use crate::decode::source::BeyondPositions;
 use crate::decode::translate::{Fit, Translator};
 use crate::error::{Error, Result};
+use crate::escape::harmless_json;
 
 /// Writes the log-probability of each translation, one per line, in order; of n-best lists, each line with it.
 pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {

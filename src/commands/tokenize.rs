@@ -10,10 +10,11 @@ use super::shared::model;
 use super::shared::output::{Output, refuse_inputs};
 use crate::checkpoint;
 use crate::cli::{Common, TokenizeArgs};
-use crate::console::{harmless_json, info, shown_path, warning};
+use crate::console::{info, warning};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Result;
+use crate::escape::{harmless_json, shown_path};
 
 /// Lines to pieces, separated by spaces.
 pub fn tokenize(args: &TokenizeArgs, common: &Common) -> Result<()> {

@@ -6,9 +6,9 @@ use super::aliases::{self, Alias};
 use super::corpus;
 use super::document::{Entry, Item, Origin, Table, Value, stated_kind};
 use super::schema::{self, find, join};
-use crate::console::brief;
 use crate::device::DeviceName;
 use crate::error::Error;
+use crate::escape::brief;
 use crate::key::{Key, Kind, Variant};
 use crate::limits;
 

@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use super::document::{Entry, Item, Origin, Source, Table, Value, get, parse_value, why_no_value};
 use super::schema::{FORMS, find, lookup};
-use crate::console::brief;
 use crate::error::{Error, Result};
+use crate::escape::brief;
 use crate::key::Kind;
 
 const HELP: &str = "write --set section.key=VALUE";

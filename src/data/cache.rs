@@ -24,12 +24,12 @@ use super::corpus::{PairSource, Side};
 use super::encode::{self, Progress, Recipe};
 use super::shard::{Shard, Summary};
 use super::tokenizers::Tokenizers;
-use crate::console::Notice;
 use crate::data::TokenizerConfig;
 use crate::error::{Error, Result};
 use crate::file::{self, Attempt, Folder, Links};
 use crate::hub::Room;
 use crate::limits::NOTE_BYTES;
+use crate::notice::Notice;
 
 /// To be raised when the meaning of shards or their contents changes.
 const FORMAT: u32 = 2;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::hub::{Column, HubSplit};
 use super::tokenizer::{Normalization, TextForm, TokenizerKind, TrainOptions};
-use crate::console::shown_path;
+use crate::escape::shown_path;
 
 /// `[data]`: the corpora and which pairs are dropped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::text::file::{LineReader, TextFile};
-use crate::console::{brief, quoted};
 use crate::error::{Error, Result};
+use crate::escape::{brief, quoted};
 
 /// The largest weight: one above would hide all others.
 const MOST: f32 = 1e6;

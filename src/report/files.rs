@@ -5,8 +5,9 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::checkpoint::RunPath;
-use crate::console::{message, shown_path};
+use crate::console::message;
 use crate::error::{Error, Result};
+use crate::escape::shown_path;
 use crate::file::{self, Folder};
 
 /// [`crate::data::statistics::Statistics`] of the training text.

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use super::output::Replacement;
-use crate::console::{harmless_json, warning};
+use crate::console::warning;
 use crate::error::{Error, Result};
+use crate::escape::harmless_json;
 use crate::explanation::Explanation;
 use crate::report::attention::{Sentence, page};
 use crate::report::picture::{Format, sentence};

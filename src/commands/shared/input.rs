@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::some_lines::SomeLines;
-use crate::console::{is_watched, prompt, shell_word, warning};
+use crate::console::{is_watched, prompt, warning};
 use crate::data::corpus::tagged;
 use crate::data::text::{lines, packing};
 use crate::error::{Error, Result};
+use crate::escape::shell_word;
 use crate::file;
 
 /// Lines processed together: enough to batch by length, few enough to answer soon and to bound memory.

@@ -9,8 +9,8 @@ use same_file::Handle;
 use serde_json::Value;
 
 use super::reserved;
-use crate::console::{harmless, harmless_json, in_one_line};
 use crate::error::{Error, Result};
+use crate::escape::{harmless, harmless_json, in_one_line};
 use crate::file::{self, Folder, Staged};
 
 /// Where results go. If the reader of standard output goes away (`mt … | head`), that is not an error: further output is dropped.

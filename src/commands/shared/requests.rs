@@ -6,10 +6,10 @@ use serde::Deserialize;
 
 use super::input::{Input, Lines, shown_name, text_of, with_tag};
 use crate::cli::TranslateArgs;
-use crate::console::brief;
 use crate::decode::source::Long;
 use crate::decode::translate::{Constraints, Fault, TranslateOptions, Translator};
 use crate::error::{Error, Result};
+use crate::escape::brief;
 
 /// A line of `--json-input`.
 #[derive(Deserialize)]

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::Common;
-use crate::console::Notice;
 use crate::data::corpus::{Corpus, PairSource, Side, Tagged};
 use crate::data::hub::HubFiles;
 use crate::data::text::file::{Odd, TextFile};
@@ -13,6 +12,7 @@ use crate::data::weights::Weights;
 use crate::data::{CorpusLocation, DataConfig};
 use crate::error::{Error, Result, suggestion};
 use crate::hub::Hub;
+use crate::notice::Notice;
 
 /// A corpus; the files of one that [`Texts::find`] returns exist.
 #[derive(Clone, Debug)]

@@ -16,9 +16,10 @@ use crate::commands::shared::run::validator::Validator;
 use crate::commands::shared::run::{compare, directory, restore, resume};
 use crate::commands::shared::texts::Texts;
 use crate::config::{self, Config};
-use crate::console::{Notice, harmless};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Result;
+use crate::escape::harmless;
+use crate::notice::Notice;
 use crate::train::memory;
 
 /// Prints the resolved configuration, parameters, corpus statistics, batches per epoch and estimated memory. `saved` are the

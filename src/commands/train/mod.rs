@@ -23,10 +23,11 @@ use crate::commands::shared::run::{backend, batches, compare, configuration, dir
 use crate::commands::shared::signals::Signals;
 use crate::commands::shared::texts::Texts;
 use crate::config::Config;
-use crate::console::{info, message, note, shell_word, shown_path, warning};
+use crate::console::{info, message, note, warning};
 use crate::data::statistics::Statistics;
 use crate::device;
 use crate::error::{Error, Result};
+use crate::escape::{shell_word, shown_path};
 use crate::model::Transformer;
 use crate::report::events::Events;
 use crate::report::files;

@@ -49,8 +49,8 @@ use std::io::Write;
 use std::path::Path;
 
 use crate::choice::choice;
-use crate::console::quoted;
 use crate::error::{Error, Result};
+use crate::escape::quoted;
 use crate::{file, limits};
 use bpe::Bpe;
 use engine::{Dropout, Engine};

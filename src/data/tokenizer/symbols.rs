@@ -11,8 +11,8 @@ use unicode_properties::{GeneralCategoryGroup, UnicodeGeneralCategory};
 
 use super::pipeline::{ESCAPE, SPACE};
 use super::vocabulary::{SPECIALS, byte_of_piece};
-use crate::console::quoted;
 use crate::error::{Error, Result};
+use crate::escape::quoted;
 
 /// Characters with a special meaning in a regular expression.
 const META: &str = r"\.+*?()|[]{}^$";

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{TranslateOptions, Translator};
-use crate::console::quoted;
 use crate::decode::avoid::contains;
 use crate::decode::source::Source;
 use crate::decode::surfaces::begins_in_word;
 use crate::decode::{Avoid, Avoided, Demands, Phrases, Strategy};
 use crate::error::Result;
+use crate::escape::quoted;
 
 /// What is demanded of the translation of one line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

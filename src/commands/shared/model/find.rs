@@ -7,8 +7,9 @@ use crate::checkpoint;
 use crate::cli::Common;
 use crate::commands::shared::hub_model;
 use crate::config::{self, Config};
-use crate::console::{info, shell_word};
+use crate::console::info;
 use crate::error::{Error, Result, check_directory};
+use crate::escape::shell_word;
 use crate::file::folder_of;
 use crate::interop::import::marian;
 

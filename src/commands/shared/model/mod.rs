@@ -17,11 +17,12 @@ use crate::checkpoint::{self, Elements, Located, NamedTensor, Slot, TensorFile, 
 use crate::choice::not_among;
 use crate::cli::{Common, ModelArgs, ModelsArgs};
 use crate::config::{self, Config};
-use crate::console::{info, message, note, shown_path};
+use crate::console::{info, message, note};
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::decode::neural::{Neural, SpecialTokens};
 use crate::decode::source::Reader;
 use crate::error::{Error, Result};
+use crate::escape::shown_path;
 use crate::infer::{self, Engine};
 use crate::model::{ModelConfig, Transformer, Vocabulary, layout};
 use crate::ops::matmul::Precision;

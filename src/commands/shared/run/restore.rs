@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crate::checkpoint::{self, LAST, RunPath};
 use crate::commands::shared::model::load_parameters;
-use crate::console::Notice;
 use crate::error::{Error, Result};
 use crate::model::Transformer;
+use crate::notice::Notice;
 use crate::ops::memory::change_on_host;
 use crate::ops::params::Parameters;
 use crate::train::optimizer::Optimizer;

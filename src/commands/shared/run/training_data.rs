@@ -9,7 +9,7 @@ use super::{corpus_tags, unwritten};
 use crate::commands::shared::signals::Signals;
 use crate::commands::shared::texts::Texts;
 use crate::config::Config;
-use crate::console::{Counted, Notice, progress_bar};
+use crate::console::{Counted, progress_bar};
 use crate::data::cache::{Cache, Entry};
 use crate::data::corpus::{PairSource, Side};
 use crate::data::encode::{self, Recipe};
@@ -20,6 +20,7 @@ use crate::data::tokenizer::TokenizerKind;
 use crate::data::tokenizers::Tokenizers;
 use crate::data::{DataConfig, TokenizerConfig};
 use crate::error::{Error, Result};
+use crate::notice::Notice;
 use crate::train::End;
 
 /// Directory of prepared text beside the run directories, unless `data.cache_dir` names another.

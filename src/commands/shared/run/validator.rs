@@ -9,7 +9,6 @@ use super::{corpus_tags, unwritten};
 use crate::commands::shared::signals::Signals;
 use crate::commands::shared::texts::{Text, Texts};
 use crate::config::Config;
-use crate::console::Notice;
 use crate::data::batch::{Batch, larger_side, split_by_tokens};
 use crate::data::corpus::{Side, read_all};
 use crate::data::tokenizer::{Normalization, TextForm, TokenizerKind};
@@ -22,6 +21,7 @@ use crate::decode::{Ending, Strategy};
 use crate::error::{Error, Result};
 use crate::metrics::{BleuOptions, ChrfOptions, Metric, Statistics, bleu, resample};
 use crate::model::Transformer;
+use crate::notice::Notice;
 use crate::train::evaluate::Evaluator;
 use crate::train::{Score, ValidMetric, Validation};
 

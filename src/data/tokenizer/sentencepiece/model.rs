@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use super::proto::{ModelProto, PieceKind};
-use crate::console::quoted;
 use crate::data::tokenizer::vocabulary::{byte_of_piece, byte_piece};
 use crate::error::{Error, Result};
+use crate::escape::quoted;
 use crate::limits;
 
 /// All pieces, by id.

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use crate::console::brief;
 use crate::error::Error;
+use crate::escape::brief;
 
 /// Keys that change nothing we do, whatever they say; so do all that begin with an underscore.
 const WITHOUT_EFFECT: &[&str] = &[

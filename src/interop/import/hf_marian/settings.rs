@@ -6,10 +6,10 @@ use serde_json::{Map, Value};
 
 use super::keys::{File, Keys, single};
 use crate::config::Config;
-use crate::console::{brief, quoted};
 use crate::decode::translate::TranslateOptions;
 use crate::decode::{DecodeConfig, MAX_BEAM, PenaltyKind};
 use crate::error::{Error, Result};
+use crate::escape::{brief, quoted};
 use crate::interop::search::{self, OURS};
 use crate::model::{Activation, ModelConfig, Sinusoid, Tie};
 

@@ -7,10 +7,10 @@ use serde_json::{Map, Value};
 
 use super::settings::Settings;
 use super::{read, read_json};
-use crate::console::{brief, quoted};
 use crate::data::tokenizer::{OwnIds, Tokenizer};
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
+use crate::escape::{brief, quoted};
 
 /// The tokenizer of a model without SentencePiece: for both sides, or for the source.
 pub(super) const TOKENIZER: &str = "tokenizer.json";

@@ -6,9 +6,9 @@ use std::path::Path;
 use super::files;
 use super::yaml::{self, Value};
 use crate::config::Config;
-use crate::console::brief;
 use crate::decode::{DecodeConfig, MAX_BEAM, PenaltyKind};
 use crate::error::{Error, Result};
+use crate::escape::brief;
 use crate::model::{Activation, ModelConfig, NormPlacement, Sinusoid, Tie};
 
 /// The model's number of positions: sines exist for any number, and Marian translates no more than this by default.

@@ -9,10 +9,10 @@ use serde_json::{Map, Value};
 use super::files::{self, Files};
 use super::settings::Settings;
 use super::yaml;
-use crate::console::quoted;
 use crate::data::tokenizer::{OwnIds, Tokenizer};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
+use crate::escape::quoted;
 use crate::interop::import::read;
 
 /// The piece that we add.
