@@ -12,7 +12,6 @@ use std::time::Instant;
 use candle_core::Device;
 use clap::{Parser, ValueEnum};
 use mt::checkpoint::TensorFile;
-use mt::commands::model::{engine, slots};
 use mt::decode::ensemble::Ensemble;
 use mt::decode::neural::{Neural, SpecialTokens};
 use mt::decode::source::Source;
@@ -20,6 +19,7 @@ use mt::decode::translate::TranslateOptions;
 use mt::decode::{DecodeConfig, Strategy};
 use mt::infer::{ComputeType, Engine, of_model};
 use mt::model::{ModelConfig, Preset, Transformer, Vocabulary, layout};
+use mt::model_dir::{engine, slots};
 use mt::rng::Stream;
 
 #[global_allocator]

@@ -12,12 +12,12 @@ use std::time::Instant;
 
 use candle_core::DType;
 use clap::{Parser, ValueEnum};
-use mt::commands::backend;
 use mt::model::{ModelConfig, Preset, Sequences, Transformer, Vocabulary};
 use mt::ops::Mode;
 use mt::ops::loss::Targets;
 use mt::ops::matmul::Precision;
 use mt::rng::{self, Stream};
+use mt::run::backend;
 use mt::train::backend::Backend;
 use mt::train::optimizer::{Optimizer, OptimizerConfig};
 use mt::train::profile::Profiler;

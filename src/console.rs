@@ -104,6 +104,18 @@ pub fn progress_bar(counted: Counted, total: Option<u64>) -> ProgressBar {
     }
 }
 
+/// A bar for so many pairs of text, until what it returns is dropped.
+pub fn pairs_bar(pairs: u64) -> Box<dyn Fn(u64)> {
+    struct Shown(ProgressBar);
+    impl Drop for Shown {
+        fn drop(&mut self) {
+            self.0.finish_and_clear();
+        }
+    }
+    let shown = Shown(progress_bar(Counted::Pairs, Some(pairs)));
+    Box::new(move |read| shown.0.set_position(read))
+}
+
 /// A message as it is shown: with coloured labels if that is wanted, and without what would command the terminal or forge
 /// another message, since a path or a line of text that is quoted may hold anything.
 pub fn shown(text: &str) -> Cow<'_, str> {

@@ -24,6 +24,7 @@
 //! - translation: [`infer`] (on the processor), [`gpu`] (on NVIDIA's), [`decode`] (search); training: [`train`]
 //! - [`config`], which is made of the sections that the modules below define, each its own
 //! - [`interop`] (models of other programs), [`report`] (pages and pictures)
+//! - on disk: [`model_dir`] (models, also of the hub), [`run`] (training runs)
 //! - the program: [`cli`], [`commands`]
 //!
 //! `tests/layers.rs` has the same list, and checks every use of one module by another.
@@ -54,9 +55,11 @@ mod key;
 mod limits;
 pub mod metrics;
 pub mod model;
+pub mod model_dir;
 pub mod notice;
 pub mod ops;
 pub mod report;
 pub mod rng;
+pub mod run;
 mod signature;
 pub mod train;

@@ -303,8 +303,8 @@ fn a_trained_model_decodes_alike_in_every_way() {
     };
     let config = mt::config::load_resolved(directory.join("config.toml")).unwrap();
     let tokenizers = mt::data::tokenizers::Tokenizers::load(&directory).unwrap();
-    let model = Transformer::new(&config.model, mt::commands::model::vocabulary(&tokenizers), &Device::Cpu).unwrap();
-    mt::commands::model::load_parameters(&directory.join("model.safetensors"), &model).unwrap();
+    let model = Transformer::new(&config.model, mt::model_dir::vocabulary(&tokenizers), &Device::Cpu).unwrap();
+    mt::model_dir::load_parameters(&directory.join("model.safetensors"), &model).unwrap();
     let special = SpecialTokens::of(&tokenizers);
     let text = std::fs::read_to_string(&config.data.test.unwrap().location.sides()[0]).unwrap();
     let end = tokenizers.source.eos_id();

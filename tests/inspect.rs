@@ -28,8 +28,8 @@ fn states(project: &Project, line: &str) -> Vec<Vec<f32>> {
     let run = project.path("runs/small");
     let config = mt::config::load_resolved(run.join("config.toml")).unwrap();
     let tokenizers = Tokenizers::load(&run).unwrap();
-    let model = Transformer::new(&config.model, mt::commands::model::vocabulary(&tokenizers), &Device::Cpu).unwrap();
-    mt::commands::model::load_parameters(&run.join("model.safetensors"), &model).unwrap();
+    let model = Transformer::new(&config.model, mt::model_dir::vocabulary(&tokenizers), &Device::Cpu).unwrap();
+    mt::model_dir::load_parameters(&run.join("model.safetensors"), &model).unwrap();
     let mut ids = tokenizers.source.encode(line);
     ids.push(tokenizers.source.eos_id());
     let length = ids.len();

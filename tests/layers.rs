@@ -34,6 +34,8 @@ const ORDER: &[&str] = &[
     "config",
     "interop",
     "report",
+    "model_dir",
+    "run",
     "cli",
     "commands",
 ];
@@ -186,6 +188,22 @@ fn each_module_uses_only_those_below_it() {
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
     assert!(edges > 300, "only {edges} uses were found");
+}
+
+/// Whoever uses them as a library decides what is shown, and where.
+#[test]
+fn runs_and_models_know_neither_the_command_line_nor_the_console() {
+    for module in ["model_dir", "run"] {
+        for (path, depth) in files_of(module) {
+            let text = without_tests(&code(&fs::read_to_string(&path).unwrap()), &mut Vec::new());
+            used(&text, depth, |line, name| {
+                assert!(!["cli", "console"].contains(&name), "{}:{line}: `{module}` uses `{name}`", path.display());
+            });
+            for foreign in ["clap", "indicatif", "println", "eprint", "stdout", "stderr"] {
+                assert!(!text.contains(foreign), "{}: `{module}` uses `{foreign}`", path.display());
+            }
+        }
+    }
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn e_torch_state_dict_is_imported() {
         let file = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join(format!("tests/golden/reference_models/{case}.state_dict.safetensors"));
         let load = |names: &torch::Names| {
-            let slots = mt::commands::model::slots(parameters.entries());
+            let slots = mt::model_dir::slots(parameters.entries());
             with_slice_mut(parameters.values(), |flat| torch::load_transformer(&file, &slots, names, flat)).unwrap()
         };
         load(&names).unwrap();

@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use mt::commands::model::vocabulary;
+use mt::model_dir::vocabulary;
 use mt::decode::{DecodeConfig};
 use mt::model::{ModelConfig, Preset};
 use mt::data::{TokenizerConfig};

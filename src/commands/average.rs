@@ -5,18 +5,19 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::shared::model::{check_weights, config_of, named, slots, vocabulary, write_model};
+use super::shared::model::check_weights;
 use super::shared::output::print_json;
 use super::shared::reserved::refuse_taken;
-use super::shared::run::record::refuse_other_model;
-use super::shared::run::restore;
 use crate::checkpoint::{self, Located};
 use crate::cli::{AverageArgs, Common};
 use crate::config::{self, Config, Decides};
-use crate::console::{info, message, note, warning};
+use crate::console::{self, info, message, note, warning};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::model::{PositionKind, layout};
+use crate::model_dir::record::refuse_other_model;
+use crate::model_dir::{config_of, named, slots, vocabulary, write_model};
+use crate::run::restore;
 
 /// Models that are less alike were not trained from one.
 const TRAINED_APART: f64 = 0.5;
@@ -226,7 +227,7 @@ fn last(wanted: usize, run: &Path, config: &Config) -> Result<Checkpoints> {
 
 /// The updates of the `wanted` best checkpoints that the run has kept.
 fn best(wanted: usize, run: &Path) -> Result<Vec<u64>> {
-    let newest = restore::newest(run, &|notice| message(notice))?;
+    let newest = restore::newest(run, &console::tell)?;
     let there = checkpoint::list(run)?;
     let mut best = newest.map(|(state, _)| state.best_steps()).unwrap_or_default();
     best.retain(|step| there.iter().any(|(other, _)| other == step));

@@ -1,28 +1,25 @@
 //! `mt import`
 
-use std::path::Path;
-
-use super::shared::hub_model;
-use super::shared::model::{named, write_model};
 use super::shared::output::print_json;
 use super::shared::reserved::refuse_taken;
 use crate::cli::{Common, ImportArgs};
-use crate::console::{info, note};
+use crate::console::{info, note, tell};
 use crate::error::Result;
 use crate::escape::shown_path;
-use crate::interop::import::{self, Imported};
+use crate::interop::import;
+use crate::model_dir::{hub, write_imported};
 
 /// Reads another program's model and writes it as one of ours.
 pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
     // Before a download.
     refuse_taken(&args.out)?;
-    let folder = match hub_model::repository(&args.source) {
-        Some(repo) => hub_model::fetch(&repo, common)?.folder,
+    let folder = match hub::repository(&args.source) {
+        Some(repo) => hub::fetch(&repo, common.offline, &tell)?.folder,
         None => args.source.clone(),
     };
     let imported = import::import(&folder)
-        .map_err(|error| if folder.exists() { error } else { hub_model::advised(error, &args.source) })?;
-    write(&imported, &args.out, &args.source)?;
+        .map_err(|error| if folder.exists() { error } else { hub::advised(error, &args.source) })?;
+    write_imported(&imported, &args.out, &args.source)?;
     let parameters = imported.layout.total();
     if common.json {
         print_json(&serde_json::json!({ "out": args.out.to_string_lossy(), "parameters": parameters }))?;
@@ -35,11 +32,4 @@ pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
     }
     imported.notes.iter().for_each(note);
     Ok(())
-}
-
-/// Writes a model imported from there as a new model directory.
-pub fn write(imported: &Imported, out: &Path, source: &Path) -> Result<()> {
-    let Imported { config, tokenizers, layout, values, .. } = imported;
-    let made_from = format!("{} (import)", source.display());
-    write_model(out, config, tokenizers, &named(layout.entries(), values), &made_from)
 }

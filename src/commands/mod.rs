@@ -22,8 +22,6 @@ use crate::config::MOST_THREADS;
 use crate::device::DeviceName;
 use crate::error::{Error, Result};
 use crate::file;
-pub use shared::model;
-pub use shared::run::backend;
 use shared::signals;
 pub use shared::signals::end_if_interrupted;
 

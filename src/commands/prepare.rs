@@ -5,29 +5,30 @@ use std::time::Instant;
 
 use serde_json::json;
 
+use super::shared::arguments;
 use super::shared::output::Output;
-use super::shared::run::training_data::{self, Workplace};
-use super::shared::run::{configuration, directory};
 use super::shared::signals::Signals;
-use super::shared::texts::Texts;
 use crate::cli::{Common, RunArgs};
-use crate::console::info;
+use crate::console::{info, pairs_bar, tell};
+use crate::data::texts::Texts;
 use crate::error::Result;
+use crate::run::training_data::{self, Preparation};
 
 /// Messages at the first signal, and at a second one.
 const ON_SIGNALS: [&str; 2] = ["stopping", "stopped at once"];
 
 /// Prepares the training text in the cache, even if it is small, for training to find it there.
 pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
-    let config = configuration::load(args, common)?;
-    let texts = Texts::find(&config.data, common)?;
-    configuration::set_threads(&config, common)?;
-    let run = directory::of(args)?;
+    let request = arguments::run(args, common);
+    let config = request.config()?;
+    let texts = Texts::find(&config.data, request.offline)?;
+    request.set_threads(&config)?;
+    let run = request.run_directory()?;
     let signals = Signals::register(ON_SIGNALS)?;
-    let mut workplace = Workplace::beside(&run, &config.data, &info).watching(&signals);
-    workplace.always_cache = true;
+    let mut preparation = Preparation::beside(&run, &config.data, &tell).watching(&signals).showing(&pairs_bar);
+    preparation.always_cache = true;
     let started = Instant::now();
-    let data = training_data::prepare(&config, &texts, None, &workplace)?;
+    let data = training_data::prepare(&config, &texts, None, &preparation)?;
     let seconds = started.elapsed().as_secs_f64();
     let bytes: u64 = data.directories.iter().map(|directory| size(directory)).sum();
     let pairs = data.corpus.len();

@@ -1,6 +1,6 @@
 //! `mt quantize`
 
-use super::shared::model::{self, write_model};
+use super::shared::model;
 use super::shared::output::print_json;
 use super::shared::reserved::refuse_taken;
 use crate::checkpoint::{Elements, NamedTensor, scale_name};
@@ -8,6 +8,7 @@ use crate::cli::{Common, QuantizeArgs};
 use crate::console::info;
 use crate::error::{Error, Result};
 use crate::escape::shown_path;
+use crate::model_dir::write_model;
 use crate::ops::matmul::int8::{Quantised, Values};
 use crate::ops::params::Kind;
 

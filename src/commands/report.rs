@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 
 use super::eval::results::{Results, Test};
 use super::shared::output::{Output, Replacement};
-use super::shared::run::validator;
-use super::shared::{model, reserved};
+use super::shared::reserved;
 use crate::cli::{Common, ReportArgs};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
@@ -16,6 +15,7 @@ use crate::metrics::{BleuOptions, ChrfOptions, Metric, Tokenize, resample};
 use crate::report::files;
 use crate::report::page::{self, Run};
 use crate::report::picture::{Format, curves};
+use crate::run::validator;
 use crate::train::log::LOG_FILE;
 
 /// Samples of the paired bootstrap; sacrebleu's number.
@@ -181,7 +181,8 @@ fn translations(run: &Path) -> std::result::Result<Translations, String> {
         let s = if lines.len() == 1 { "" } else { "s" };
         return Err(format!("has a damaged {name}: {} line{s}, and {} in the reference", lines.len(), reference.len()));
     }
-    let scoring = model::config_of(run).and_then(|config| Ok(validator::scoring(&config, &Tokenizers::load(run)?)));
+    let scoring =
+        crate::model_dir::config_of(run).and_then(|config| Ok(validator::scoring(&config, &Tokenizers::load(run)?)));
     let scoring = scoring.map_err(|error| format!("cannot be compared: {}", error.what()))?;
     Ok(Translations { which, lines, reference, scoring })
 }

@@ -47,7 +47,7 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
     let mut pairs = Pairs::open([&args.src, target], targets)?;
     let mut unscored = Unscored::default();
     let written = Written::watch(args.output.as_deref(), ProgressBar::hidden())?;
-    let of_models = model::files_of(&first, &others);
+    let of_models = crate::model_dir::files_of(&first, &others);
     let inputs = [&args.src, target].into_iter().chain(&of_models);
     refuse_inputs(args.output.as_deref(), inputs.map(PathBuf::as_path))?;
     let mut output = None;

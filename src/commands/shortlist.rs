@@ -2,16 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
+use super::shared::model;
 use super::shared::output::{Replacement, print_json, refuse_inputs, refuse_unwritable};
-use super::shared::run::training_data::{self, Workplace};
-use super::shared::texts::Texts;
-use super::shared::{hub_model, model, trust};
 use crate::cli::{Common, ShortlistArgs};
-use crate::console::info;
+use crate::console::{info, pairs_bar, tell};
 use crate::data::lexicon::{Lexicon, Pair, most_frequent};
+use crate::data::texts::Texts;
 use crate::data::{CorpusConfig, CorpusLocation, DataConfig};
 use crate::decode::shortlist::Shortlist;
 use crate::error::{Error, Result};
+use crate::model_dir::{hub, trust};
+use crate::run::training_data::{self, Preparation};
 
 /// Iterations of expectation maximisation: after these the lists hardly change.
 const ITERATIONS: usize = 5;
@@ -38,7 +39,7 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
         }
         _ => {
             let locations = loaded.config.data.train.iter().map(|corpus| &corpus.location);
-            locations.into_iter().try_for_each(|it| trust::check(it, "training text", args.trust_model_data))?;
+            locations.into_iter().try_for_each(|it| trust::check(it, "training text", args.trust_model_data, &tell))?;
             loaded.config.data.train
         }
     };
@@ -50,7 +51,7 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
         let error = Error::usage("the model's configuration names no training text").at(loaded.directory());
         return Err(error.help("give --src FILE and --tgt FILE, with text like that to be translated"));
     }
-    let texts = Texts::find(&loaded.config.data, common)?;
+    let texts = Texts::find(&loaded.config.data, common.offline)?;
     let corpora = loaded.config.data.train.iter().flat_map(|corpus| corpus.location.sides());
     let inputs: Vec<PathBuf> = corpora.chain(loaded.files()).collect();
     refuse_inputs(Some(&args.out), inputs.iter().map(PathBuf::as_path))?;
@@ -58,9 +59,9 @@ pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     (loaded.config.tokenizer.path, loaded.config.tokenizer.target_path) = (None, None);
     // Beside the run, also if one of its checkpoints is named. A model of the hub lies in the user's cache, where nobody would
     // look.
-    let place = if hub_model::repository(&args.model).is_some() { &args.out } else { loaded.directory() };
-    let workplace = Workplace::beside(place, &loaded.config.data, &info);
-    let data = training_data::prepare(&loaded.config, &texts, Some(loaded.tokenizers.clone()), &workplace)?;
+    let place = if hub::repository(&args.model).is_some() { &args.out } else { loaded.directory() };
+    let preparation = Preparation::beside(place, &loaded.config.data, &tell).showing(&pairs_bar);
+    let data = training_data::prepare(&loaded.config, &texts, Some(loaded.tokenizers.clone()), &preparation)?;
     let every = data.corpus.len().div_ceil(args.sample_lines).max(1);
     let ids: Vec<_> = (0..data.corpus.len()).step_by(every).map(|index| data.ids(index)).collect();
     let pairs: Vec<Pair> = ids.iter().map(|(source, target)| (&source[..], &target[..])).collect();

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::shared::input::Lines;
-use super::shared::model;
 use super::shared::output::{Output, refuse_inputs};
 use crate::checkpoint;
 use crate::cli::{Common, TokenizeArgs};
-use crate::console::{info, warning};
+use crate::console::{info, tell, warning};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Result;
@@ -62,14 +61,14 @@ fn tokenizer(args: &TokenizeArgs, common: &Common) -> Result<(Arc<Tokenizer>, Ve
     if let Some(file) = &args.tokenizer {
         return Ok((Arc::new(Tokenizer::load_or_codes(file)?), vec![file.clone()]));
     }
-    let directory = model::directory(args.model.as_deref(), common)?;
+    let directory = crate::model_dir::directory(args.model.as_deref(), common.offline, &tell)?;
     let (directory, _) = checkpoint::directory_and_step(&directory);
     if args.model.is_none() {
         info(format_args!("tokenizer: of {}", shown_path(directory)));
     }
-    model::verify_tokenizers(directory)?;
+    crate::model_dir::verify_tokenizers(directory)?;
     let both = Tokenizers::load(directory)?;
     let model = directory.join(checkpoint::MODEL_FILE);
-    let files = model::text_files(directory).into_iter().chain([model]).collect();
+    let files = crate::model_dir::text_files(directory).into_iter().chain([model]).collect();
     Ok((if args.target { both.target } else { both.source }, files))
 }

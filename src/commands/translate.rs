@@ -8,15 +8,14 @@ use serde_json::{Value, json};
 
 use super::shared::attention::AttentionFile;
 use super::shared::decimals::decimals;
-use super::shared::decoding;
 use super::shared::doubtful::Doubtful;
 use super::shared::input::Lines;
-use super::shared::model::{self, ModelFiles};
 use super::shared::output::{Output, is_same_place, refuse_inputs};
 use super::shared::requests::{Requests, Window};
 use super::shared::some_lines::SomeLines;
 use super::shared::tags::{self, Tags};
 use super::shared::written::Written;
+use super::shared::{decoding, model};
 use crate::cli::{Common, TranslateArgs};
 use crate::console::{Counted, is_watched, note, progress_bar, warning};
 use crate::data::tokenizer::Tokenizer;
@@ -27,6 +26,7 @@ use crate::decode::translate::{Candidate, Translation, Translator};
 use crate::error::{Error, Result};
 use crate::explanation::Explanation;
 use crate::model::Transformer;
+use crate::model_dir::ModelFiles;
 
 /// Translates its arguments, a file or stdin: one line out for each line in, in order.
 pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
@@ -44,7 +44,7 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     if let Some(file) = &args.attention {
         AttentionFile::refuse_several(file, || requests.lines().count())?;
     }
-    let of_models = model::files_of(&first, &others);
+    let of_models = crate::model_dir::files_of(&first, &others);
     let inputs = || {
         let texts = requests.paths().chain(args.decode.shortlist.as_deref());
         texts.chain(of_models.iter().map(PathBuf::as_path))

@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use crate::checkpoint::CONFIG_FILE;
-use crate::commands::shared::run::compare::{self, Comparison};
-use crate::commands::shared::run::ended::Ended;
-use crate::commands::shared::run::training_data::Data;
-use crate::commands::shared::run::validator::Validator;
-use crate::commands::shared::run::{directory, lock, restore};
-use crate::commands::shared::texts::Texts;
 use crate::config::{self, Config};
+use crate::data::texts::Texts;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
+use crate::run::compare::{self, Comparison};
+use crate::run::ended::Ended;
+use crate::run::training_data::Data;
+use crate::run::validator::Validator;
+use crate::run::{directory, lock, restore};
 use crate::train::state::TrainState;
 
 /// A run that already exists.

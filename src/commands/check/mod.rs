@@ -18,19 +18,21 @@ use std::path::PathBuf;
 use candle_core::Device;
 use serde_json::json;
 
+use super::shared::arguments;
 use super::shared::output::Output;
-use super::shared::run::init::Start;
-use super::shared::run::training_data::{self, Data, Workplace};
-use super::shared::run::validator::Validator;
-use super::shared::run::{configuration, directory};
-use super::shared::texts::{Named, Role, Texts};
 use crate::cli::{Common, RunArgs};
 use crate::config::Config;
 use crate::data::check::words::Sample;
 use crate::data::check::{PairCheck, Scripts, Seen, Severity, SideCheck};
 use crate::data::corpus::Side;
+use crate::data::texts::{Named, Role, Texts};
 use crate::error::{Error, Result};
 use crate::notice::Notice;
+use crate::run::directory;
+use crate::run::init::Start;
+use crate::run::request::RunRequest;
+use crate::run::training_data::{self, Data, Preparation};
+use crate::run::validator::Validator;
 use crate::train::memory;
 use existing::Existing;
 use outlook::Outlook;
@@ -50,7 +52,7 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
             return Err(error);
         }
     };
-    configuration::set_threads(&training.config, common)?;
+    training.request.set_threads(&training.config)?;
     let mut report = Report::default();
     report.keep(directory::refuse_unusable(&training.run, &training.config, true));
     let texts = training.check_text(&mut report);
@@ -70,24 +72,22 @@ pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
 }
 
 /// The training that is checked.
-struct Training<'a> {
+struct Training {
     config: Config,
     /// The run directory.
     run: PathBuf,
-    args: &'a RunArgs,
-    common: &'a Common,
+    request: RunRequest,
 }
 
-impl<'a> Training<'a> {
-    fn load(args: &'a RunArgs, common: &'a Common) -> Result<Self> {
-        let config = configuration::load(args, common)?;
-        let run = directory::of(args)?;
-        Ok(Self { config, run, args, common })
+impl Training {
+    fn load(args: &RunArgs, common: &Common) -> Result<Self> {
+        let request = arguments::run(args, common);
+        Ok(Self { config: request.config()?, run: request.run_directory()?, request })
     }
 
     /// Checks every corpus as far as it can be read, first those that must not be trained on.
     fn check_text(&self, report: &mut Report) -> Texts {
-        let (texts, errors) = Texts::gather(&self.config.data, self.common);
+        let (texts, errors) = Texts::gather(&self.config.data, self.request.offline);
         errors.into_iter().for_each(|error| report.add(error));
         let mut sample = Sample::default();
         // None for a text that cannot be read.
@@ -137,11 +137,9 @@ impl<'a> Training<'a> {
 
     /// Checks the run that is there already, the vocabulary, the device and the memory, and looks at what training will take.
     fn check_prospects(&self, texts: &Texts, report: &mut Report) {
-        report.existing = Existing::find(&self.run, &self.config, &|error, key| {
-            configuration::locate(error, key, self.args, self.common)
-        });
+        report.existing = Existing::find(&self.run, &self.config, &|error, key| self.request.locate(error, key));
         let prepared = self.prepare(texts, report);
-        let device = report.keep(configuration::device(&self.config, self.common));
+        let device = report.keep(self.request.open_device(&self.config));
         // Only the processor uses the machine's memory; `cpu` and `auto` can always be opened.
         let is_host = device.as_ref().is_some_and(Device::is_cpu);
         let is_possible = !is_host
@@ -175,14 +173,14 @@ impl<'a> Training<'a> {
                 said.borrow_mut().push(text);
             }
         };
-        let workplace = Workplace::beside(&self.run, &config.data, &say);
-        let mut data = report.keep(training_data::prepare(config, texts, saved, &workplace))?;
+        let preparation = Preparation::beside(&self.run, &config.data, &say);
+        let mut data = report.keep(training_data::prepare(config, texts, saved, &preparation))?;
         let existing = report.existing.as_mut();
         let refuses = existing.map_or(Ok(false), |existing| existing.refuses_text(config, texts, &data));
         if report.keep(refuses) == Some(true) {
             // What is left is training from the beginning, with tokenizers of its own.
             said.borrow_mut().clear();
-            data = report.keep(training_data::prepare(config, texts, None, &workplace))?;
+            data = report.keep(training_data::prepare(config, texts, None, &preparation))?;
         }
         report.keep(Validator::open(config, texts, &data.tokenizers, &say));
         // Training does not read it; `mt eval` will.

@@ -6,17 +6,18 @@ use candle_core::Device;
 use serde_json::json;
 
 use crate::commands::info::grouped;
-use crate::commands::shared::model::vocabulary;
-use crate::commands::shared::run::plan::Plan;
-use crate::commands::shared::run::training_data::Data;
-use crate::commands::shared::run::{backend, batches};
 use crate::config::Config;
+use crate::console::tell;
 use crate::data::TokenizerConfig;
 use crate::data::batch::Batch;
 use crate::error::Result;
 use crate::model::{NormPlacement, Transformer};
+use crate::model_dir::vocabulary;
 use crate::ops::Mode;
 use crate::rng;
+use crate::run::plan::Plan;
+use crate::run::training_data::Data;
+use crate::run::{backend, batches};
 use crate::train::split::Limit;
 use crate::train::{accumulate, memory, schedule};
 
@@ -82,7 +83,7 @@ impl Outlook {
 
     /// Tries the largest batch on a device.
     pub fn measure(&mut self, config: &Config, data: &Data, device: &Device) -> Result<()> {
-        let compute = backend::number_type(config.runtime.precision, device);
+        let compute = backend::number_type(config.runtime.precision, device, &tell);
         let model = Transformer::with_precision(&config.model, vocabulary(&data.tokenizers), device, compute)?;
         model.initialise(config.train.seed)?;
         self.tokens_per_second = Some(speed(&model, data, config)?);

@@ -12,16 +12,16 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::shared::output::Output;
-use super::shared::{texts, trust};
 use crate::cli::{Common, EvalArgs, ScoreFormat};
-use crate::console::{note, warning};
-use crate::data::CorpusLocation;
+use crate::console::{note, tell, warning};
 use crate::data::text::lines::{LineFile, read_lines};
 use crate::data::tokenizer::Tokenizer;
+use crate::data::{CorpusLocation, texts};
 use crate::device;
 use crate::error::{Error, Result};
 use crate::metrics::analysis::{self, Frequencies};
 use crate::metrics::{BleuOptions, Metric, bleu, resample};
+use crate::model_dir::trust;
 use perplexity::Perplexity;
 use report::Report;
 use results::{Results, Test};
@@ -72,7 +72,7 @@ pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
             target: target.as_deref(),
             trusts: args.trust_model_data,
         };
-        let (frequencies, counted) = text.frequencies(&references[0], &bleu, common);
+        let (frequencies, counted) = text.frequencies(&references[0], &bleu);
         Some(Report::new(&metrics, sources.as_deref(), &references, &systems, bleu, (&frequencies, counted))?)
     } else {
         None
@@ -168,13 +168,13 @@ struct CountedText<'a> {
 
 impl CountedText<'_> {
     /// Word frequencies, and the name of the text they are from: the named one, else the training text, else the references.
-    fn frequencies(&self, references: &[String], bleu: &BleuOptions, common: &Common) -> (Frequencies, String) {
+    fn frequencies(&self, references: &[String], bleu: &BleuOptions) -> (Frequencies, String) {
         if let Some(file) = &self.named {
             let mut counts = Frequencies::new();
             file.iter().for_each(|line| self.count(line, bleu, &mut counts));
             return (counts, file.path().display().to_string());
         }
-        match self.of_training(bleu, common) {
+        match self.of_training(bleu) {
             Ok(counts) if !counts.is_empty() => return (counts, "the training text".to_owned()),
             Ok(_) => {}
             Err(error) => warning(format_args!("the training text's words cannot be counted: {error}")),
@@ -183,13 +183,11 @@ impl CountedText<'_> {
     }
 
     /// The words of the training text's target side, as far as it is still here.
-    fn of_training(&self, bleu: &BleuOptions, common: &Common) -> Result<Frequencies> {
-        // Text that is no longer here is not fetched just to count its words.
-        let here = Common { offline: true, ..common.clone() };
+    fn of_training(&self, bleu: &BleuOptions) -> Result<Frequencies> {
         let mut counts = Frequencies::new();
         for location in self.training {
             if location.sides().iter().any(|side| side.exists()) || matches!(location, CorpusLocation::Hub(_)) {
-                trust::check(location, "training text", self.trusts)?;
+                trust::check(location, "training text", self.trusts, &tell)?;
             }
             match location {
                 CorpusLocation::Files { target, .. } if target.exists() => {
@@ -198,7 +196,8 @@ impl CountedText<'_> {
                 CorpusLocation::Files { .. } => {}
                 CorpusLocation::Tsv { file, .. } if !file.exists() => {}
                 CorpusLocation::Tsv { .. } | CorpusLocation::Hub(_) => {
-                    let Ok(text) = texts::find_one(location, &here) else { continue };
+                    // Text that is no longer here is not fetched just to count its words.
+                    let Ok(text) = texts::find_one(location, true) else { continue };
                     for block in text.open(1.0, &|_| ())?.blocks()? {
                         let block = block?;
                         (0..block.len()).for_each(|pair| self.count(block.get(pair).1, bleu, &mut counts));

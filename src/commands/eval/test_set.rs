@@ -8,23 +8,23 @@ use crate::checkpoint;
 use crate::cli::{Common, EvalArgs, ModelsArgs};
 use crate::commands::shared::doubtful::Doubtful;
 use crate::commands::shared::input::{shown_name, with_tag};
-use crate::commands::shared::model::{self, ModelFiles};
 use crate::commands::shared::output::{Replacement, refuse_inputs, refuse_unwritable};
-use crate::commands::shared::run::validator;
 use crate::commands::shared::tags::{self, Tags};
-use crate::commands::shared::{decoding, texts, trust};
-use crate::console::{Counted, info, note, progress_bar, warning};
+use crate::commands::shared::{decoding, model};
+use crate::console::{Counted, note, progress_bar, tell, warning};
 use crate::data::corpus::{read_all, tagged};
 use crate::data::text::lines::{LineFile, read_test_set, read_test_set_from};
 use crate::data::text::returns;
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
-use crate::data::{CorpusLocation, SetConfig};
+use crate::data::{CorpusLocation, SetConfig, texts};
 use crate::decode::source::Long;
 use crate::decode::translate::{TranslateOptions, Translator};
 use crate::error::{Error, Result};
 use crate::metrics::tokenize::is_whitespace;
 use crate::metrics::{BleuOptions, Tokenize};
+use crate::model_dir::{ModelFiles, trust};
+use crate::run::validator;
 
 /// A system's name and its translations.
 pub type System = (String, Vec<String>);
@@ -113,9 +113,9 @@ pub fn of_models_apart(args: &EvalArgs, common: &Common) -> Result<TestSet> {
     // Translating takes long: first make sure that there are models and that their test sets are the same.
     let mut knows_tag = false;
     for model in &args.models.model {
-        let named = model::directory(Some(model), common)?;
+        let named = crate::model_dir::directory(Some(model), common.offline, &tell)?;
         let directory = checkpoint::directory_and_step(&named).0;
-        model::config_of(directory)?;
+        crate::model_dir::config_of(directory)?;
         if let Some(tag) = &args.tag {
             knows_tag |= !tags::is_read_as_text(tag, &Tokenizers::load(directory)?.source);
         }
@@ -198,7 +198,7 @@ impl Task {
             !is_without
         });
         let text = Text::find(args, tag, &model, common)?;
-        let of_models = model::files_of(&model, &others);
+        let of_models = crate::model_dir::files_of(&model, &others);
         let inputs = text.reference.iter().chain([&text.source]).chain(&args.decode.shortlist).chain(&args.train_text);
         let of_data: Vec<PathBuf> = model.config.data.locations().flat_map(CorpusLocation::sides).collect();
         refuse_inputs(args.output.as_deref(), inputs.chain(&of_models).chain(&of_data).map(PathBuf::as_path))?;
@@ -275,7 +275,7 @@ impl Text {
                 SetConfig { tag: of_flag.map(str::to_owned), ..CorpusLocation::files(source, reference).into() }
             }
             (None, Some(test)) => {
-                trust::check(&test.location, "test set", args.trust_model_data)?;
+                trust::check(&test.location, "test set", args.trust_model_data, &tell)?;
                 test.clone()
             }
             (None, None) => {
@@ -294,7 +294,7 @@ impl Text {
                 (as_trained(&read_file(&source)?), references.collect(), predicted)
             }
             CorpusLocation::Tsv { .. } | CorpusLocation::Hub(_) => {
-                let text = texts::find_one(&location, common)?.open(1.0, &info)?;
+                let text = texts::find_one(&location, common.offline)?.open(1.0, &tell)?;
                 let (sources, references): (Vec<_>, Vec<_>) = read_all(&*text)?.into_iter().unzip();
                 (sources, vec![references.iter().map(|line| trimmed(line)).collect()], references)
             }

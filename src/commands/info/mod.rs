@@ -6,20 +6,19 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::shared::hub_model;
-use super::shared::model::{config_of, slots, vocabulary, whole_path};
 use super::shared::output::Output;
-use super::shared::run::init::Start;
 use crate::checkpoint::{self, TensorFile, Which};
 use crate::cli::{Common, InfoArgs};
 use crate::config::{self, Config};
-use crate::console::message;
+use crate::console::{message, tell};
 use crate::data::TokenizerConfig;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result, check_path};
 use crate::escape::{shell_word, shown_path};
 use crate::model::{NormKind, Vocabulary, layout};
+use crate::model_dir::{config_of, hub, slots, vocabulary, whole_path};
 use crate::ops::params::{Entry, ParameterLayout};
+use crate::run::init::Start;
 use crate::train::ValidMetric;
 use crate::train::log::{self, LOG_FILE};
 
@@ -46,8 +45,8 @@ impl Described {
 
 /// Describes a model directory or a configuration.
 pub fn run(args: &InfoArgs, common: &Common) -> Result<()> {
-    let described = match hub_model::repository(&args.path) {
-        Some(repo) => of_model(&hub_model::directory(&repo, common)?, args)?,
+    let described = match hub::repository(&args.path) {
+        Some(repo) => of_model(&hub::directory(&repo, common.offline, &tell)?, args)?,
         None if args.path.is_dir() => match &args.checkpoint {
             Some(which) => {
                 let look = || of_model(&checkpoint_of(&args.path, which)?, args);
@@ -189,7 +188,7 @@ fn final_event(run: &Path) -> Option<Value> {
 fn of_config(args: &InfoArgs) -> Result<Described> {
     if !args.path.exists() {
         let error = Error::failure("there is no such model directory or configuration").at(&args.path);
-        return Err(hub_model::advised(error.help(check_path(&args.path)), &args.path));
+        return Err(hub::advised(error.help(check_path(&args.path)), &args.path));
     }
     let is_toml = args.path.extension().is_some_and(|extension| extension == "toml");
     if let (Some(parent), false) = (args.path.parent(), is_toml) {

@@ -1,13 +1,13 @@
 //! Builds a `Translator` and its options from the flags of the commands that decode.
 
-use super::model::ModelFiles;
 use crate::cli::{Common, DecodeArgs};
-use crate::console::warning;
+use crate::console::{tell, warning};
 use crate::decode::shortlist::Shortlist;
 use crate::decode::source::Long;
 use crate::decode::translate::{TranslateOptions, Translator};
 use crate::decode::{LengthPenalty, MAX_BEAM, PenaltyKind, Sampling, Strategy};
 use crate::error::{Error, Result};
+use crate::model_dir::ModelFiles;
 
 /// How to decode: flags over the configuration of the first of the models that translate together.
 pub fn translate_options(
@@ -148,7 +148,7 @@ pub fn translator(
         same_target(first, other)?;
     }
     let models = std::iter::once(first).chain(others);
-    let models = models.map(|model| Ok((model.neural(precision)?, model.reader())));
+    let models = models.map(|model| Ok((model.neural(precision, &tell)?, model.reader())));
     let translator = Translator::new(models.collect::<Result<_>>()?);
     Ok(if weights.is_empty() { translator } else { translator.weighted(weights) })
 }
@@ -181,5 +181,5 @@ pub fn translator_with_flags(
         return Err(Error::usage("--shortlist works only on the CPU").help("leave it out, or give --device cpu"));
     }
     let list = Shortlist::load(file, &first.tokenizers)?;
-    Ok(Translator::new(vec![(first.neural(precision)?.with_shortlist(list), first.reader())]))
+    Ok(Translator::new(vec![(first.neural(precision, &tell)?.with_shortlist(list), first.reader())]))
 }

@@ -4,9 +4,7 @@ use super::some_lines::SomeLines;
 use crate::decode::Ending;
 use crate::decode::shortlist::Shortlist;
 use crate::decode::translate::{Translation, Translator};
-
-/// Warn from this per cent of unknown tokens on.
-pub const MANY_UNKNOWN: usize = 10;
+use crate::run::unwritten::MANY_UNKNOWN;
 
 /// Warn from this per cent of tokens on that a shortlist has no translations of.
 const MANY_UNLISTED: usize = 25;

@@ -2,9 +2,7 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`run`] | the parts of a training run, for those that make, prepare, check, resume or read one |
-//! | [`model`], [`hub_model`] | finding and loading a model; models of the Hugging Face hub |
-//! | [`texts`], [`trust`] | the text that a configuration names, and whether it may be read if that is a model's |
+//! | [`arguments`], [`model`] | runs and models that flags ask for |
 //! | [`input`], [`output`], [`written`] | lines in, results out, and how far a command has come |
 //! | [`reserved`] | names that no output may take |
 //! | [`requests`] | lines to translate, with what is demanded of each |
@@ -15,21 +13,18 @@
 //! | [`doubtful`], [`tags`], [`some_lines`] | warnings about lines of the input and their translations |
 //! | [`signals`] | those that stop training, and those that end a command |
 
+pub mod arguments;
 pub mod attention;
 pub mod decimals;
 pub mod decoding;
 pub mod doubtful;
-pub mod hub_model;
 pub mod input;
 pub mod model;
 pub mod output;
 pub mod pairs;
 pub mod requests;
 pub mod reserved;
-pub mod run;
 pub mod signals;
 pub mod some_lines;
 pub mod tags;
-pub mod texts;
-pub mod trust;
 pub mod written;

@@ -4,10 +4,10 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use super::output::destination;
-use super::run::directory::is_own;
 use crate::checkpoint::{self, CHECKPOINTS, CONFIG_FILE, MANIFEST_FILE, MODEL_FILE};
 use crate::config;
 use crate::error::{Error, Result};
+use crate::model_dir::names::is_own;
 use crate::train::log::LOG_FILE;
 
 /// Refuses an output, file or directory, in the place of what a run or model has or will have.

@@ -10,6 +10,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXCPU};
 
 use crate::console::message;
 use crate::error::{Error, ErrorKind, Result};
+use crate::run::Stop;
 use crate::train::End;
 
 /// Signals this soon after the first count as the same request: `timeout` sends two, and so do nervous fingers.
@@ -89,14 +90,14 @@ impl Signals {
         start(listen)?;
         Ok(Self { first, at_once })
     }
+}
 
-    /// Says whether there is nothing to save now, so that the first signal may end the process at once.
-    pub fn end_at_once(&self, at_once: bool) {
+impl Stop for Signals {
+    fn end_at_once(&self, at_once: bool) {
         self.at_once.store(at_once, Ordering::Relaxed);
     }
 
-    /// Whether a signal asks to stop, and which.
-    pub fn stop(&self) -> Option<End> {
+    fn stop(&self) -> Option<End> {
         match self.first.load(Ordering::Relaxed) {
             0 => None,
             SIGINT => Some(End::Interrupted),

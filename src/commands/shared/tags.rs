@@ -3,24 +3,9 @@
 use super::some_lines::SomeLines;
 use crate::console::warning;
 use crate::data::corpus::tagged;
+use crate::data::tags::{listed, unknown_word};
 use crate::data::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
-
-/// The most tags that a message lists.
-const MOST: usize = 60;
-
-/// Tags as a message lists them.
-pub fn listed(tags: &[&str]) -> String {
-    let more = if tags.len() > MOST { " …" } else { "" };
-    tags.iter().take(MOST).copied().collect::<Vec<_>>().join(" ") + more
-}
-
-/// The first word of a corpus's tag, or of `--tag`, that is neither a tag nor another symbol of the vocabulary.
-pub fn unknown_word<'w>(tag: &'w str, tokenizer: &Tokenizer) -> Option<&'w str> {
-    let known: Vec<&str> = tokenizer.language_tags().into_iter().chain(tokenizer.symbols()).collect();
-    let is_known = |word: &str| known.contains(&word) || known.contains(&tokenizer.encoded_form(word).as_str());
-    tag.split_whitespace().find(|word| !is_known(word))
-}
 
 /// Whether a model without tags would read a `--tag` as text, word by word.
 pub fn is_read_as_text(tag: &str, tokenizer: &Tokenizer) -> bool {

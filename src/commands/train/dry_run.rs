@@ -9,17 +9,18 @@ use serde_json::json;
 use crate::cli::{Common, TrainArgs};
 use crate::commands::info;
 use crate::commands::shared::output::Output;
-use crate::commands::shared::run::init::{self, Start};
-use crate::commands::shared::run::plan::Plan;
-use crate::commands::shared::run::training_data::{self, Workplace};
-use crate::commands::shared::run::validator::Validator;
-use crate::commands::shared::run::{compare, directory, restore, resume};
-use crate::commands::shared::texts::Texts;
 use crate::config::{self, Config};
+use crate::console::{pairs_bar, tell};
+use crate::data::texts::Texts;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Result;
 use crate::escape::harmless;
 use crate::notice::Notice;
+use crate::run::init::{self, Start};
+use crate::run::plan::Plan;
+use crate::run::training_data::{self, Preparation};
+use crate::run::validator::Validator;
+use crate::run::{compare, directory, restore, resume};
 use crate::train::memory;
 
 /// Prints the resolved configuration, parameters, corpus statistics, batches per epoch and estimated memory. `saved` are the
@@ -38,13 +39,18 @@ pub fn print(
     let report = std::cell::RefCell::new(Vec::new());
     let say = |notice: Notice| report.borrow_mut().push(notice);
     let (old, saved) = saved.unzip();
-    let data = training_data::prepare(config, texts, saved, &Workplace::beside(run, &config.data, &say))?;
+    let data = training_data::prepare(
+        config,
+        texts,
+        saved,
+        &Preparation::beside(run, &config.data, &say).showing(&pairs_bar),
+    )?;
     let config = &init::stating_tokenizers(config.clone(), old.as_ref(), &data.tokenizers);
     let validator = Validator::open(config, texts, &data.tokenizers, &say)?;
     if old.is_some()
         && let Some((state, _)) = restore::newest(run, &say)?
     {
-        resume::check_text(&state, &compare::checksums(&data.corpus, validator.as_ref()), config, args.force)?;
+        resume::check_text(&state, &compare::checksums(&data.corpus, validator.as_ref()), config, args.force, &tell)?;
     }
     if let Some(test) = &texts.test {
         test.open(1.0, &say)?;

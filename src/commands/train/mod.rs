@@ -1,9 +1,6 @@
 //! `mt train`
 
 mod dry_run;
-mod finish;
-mod host;
-mod saver;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,19 +9,13 @@ use serde_json::{Map, Value, json};
 
 use crate::checkpoint::{self, CONFIG_FILE};
 use crate::cli::{Common, TrainArgs};
+use crate::commands::shared::arguments;
 use crate::commands::shared::output::{print, print_json};
-use crate::commands::shared::run::directory::Resumption;
-use crate::commands::shared::run::ended::Ended;
-use crate::commands::shared::run::lock::Lock;
-use crate::commands::shared::run::plan::Plan;
-use crate::commands::shared::run::training_data::{self, Data, Workplace};
-use crate::commands::shared::run::validator::Validator;
-use crate::commands::shared::run::{backend, batches, compare, configuration, directory, init, restore, resume};
 use crate::commands::shared::signals::Signals;
-use crate::commands::shared::texts::Texts;
 use crate::config::Config;
-use crate::console::{info, message, note, warning};
+use crate::console::{info, message, note, pairs_bar, tell, warning};
 use crate::data::statistics::Statistics;
+use crate::data::texts::Texts;
 use crate::device;
 use crate::error::{Error, Result};
 use crate::escape::{shell_word, shown_path};
@@ -32,15 +23,23 @@ use crate::model::Transformer;
 use crate::report::events::Events;
 use crate::report::files;
 use crate::report::page::{self, Page};
+use crate::run::directory::Resumption;
+use crate::run::ended::Ended;
+use crate::run::finish::Final;
+use crate::run::host::RunHost;
+use crate::run::lock::Lock;
+use crate::run::plan::Plan;
+use crate::run::request::RunRequest;
+use crate::run::saver::Saver;
+use crate::run::training_data::{self, Data, Preparation};
+use crate::run::validator::Validator;
+use crate::run::{Stop, backend, batches, compare, directory, init, restore, resume};
 use crate::train::backend::Backend;
 use crate::train::log::{self, Continuation, LOG_FILE, Log, Watcher};
 use crate::train::optimizer::Optimizer;
 use crate::train::profile::Profiler;
 use crate::train::state::TrainState;
 use crate::train::{Alone, End, Pipeline, Session, Trainer, Validation, memory, rehearse};
-use finish::Final;
-use host::RunHost;
-use saver::Saver;
 
 /// Messages at the first signal, and at a second one.
 const ON_SIGNALS: [&str; 2] = [
@@ -61,23 +60,29 @@ pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
 }
 
 fn work(args: &TrainArgs, common: &Common) -> Result<()> {
-    let config = configuration::load(&args.run, common)?;
-    let texts = Texts::find(&config.data, common)?;
-    configuration::set_threads(&config, common)?;
-    let device = configuration::device(&config, common)?;
+    let request = RunRequest {
+        resume: args.resume,
+        overwrite: args.overwrite,
+        force: args.force,
+        ..arguments::run(&args.run, common)
+    };
+    let config = request.config()?;
+    let texts = Texts::find(&config.data, request.offline)?;
+    request.set_threads(&config)?;
+    let device = request.open_device(&config)?;
     if device.is_cpu() {
         memory::refuse_the_impossible(&config.model, config.tokenizer.vocab_size)?;
     }
-    let run = directory::of(&args.run)?;
+    let run = request.run_directory()?;
     directory::refuse_unusable(&run, &config, args.resume)?;
     config.train.schedule.idle_end(config.train.max_updates).into_iter().for_each(warning);
     if args.dry_run {
-        let old = directory::continued(&run, args, common, &config)?.map(|continued| continued.config);
+        let old = directory::continued(&run, &request, &config, &tell)?.map(|continued| continued.config);
         let saved = old.map(|old| directory::tokenizers(&run).map(|tokenizers| (old, tokenizers))).transpose()?;
         return dry_run::print(&run, &config, &texts, saved, args, &device, common);
     }
     let signals = Signals::register(ON_SIGNALS)?;
-    let (mut continued, lock) = directory::open(&run, args, common, &config)?;
+    let (mut continued, lock) = directory::open(&run, &request, &config, &tell)?;
     let is_same = continued.as_ref().is_some_and(|continued| continued.is_same) && !args.force;
     let not_taken_over =
         continued.as_mut().map(|continued| std::mem::take(&mut continued.not_taken_over)).unwrap_or_default();
@@ -88,14 +93,14 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
         info(format_args!("there is no run in {} to resume: starting one", shown_path(&run)));
     }
     let saved = resumed.then(|| directory::tokenizers(&run)).transpose()?;
-    let workplace = Workplace::beside(&run, &config.data, &info).watching(&signals);
-    let data = training_data::prepare(&config, &texts, saved, &workplace)?;
+    let preparation = Preparation::beside(&run, &config.data, &tell).watching(&signals).showing(&pairs_bar);
+    let data = training_data::prepare(&config, &texts, saved, &preparation)?;
     let config = init::stating_tokenizers(config, old.as_ref(), &data.tokenizers);
-    let validator = Validator::open(&config, &texts, &data.tokenizers, &info)?;
+    let validator = Validator::open(&config, &texts, &data.tokenizers, &tell)?;
     let text = compare::checksums(&data.corpus, validator.as_ref());
     if is_same {
         match restore::newest(&run, &|_| ()) {
-            Ok(Some((state, _))) => resume::check_text(&state, &text, &config, false)?,
+            Ok(Some((state, _))) => resume::check_text(&state, &text, &config, false, &tell)?,
             Ok(None) => {}
             // If no checkpoint is left, it is not known what the text was.
             Err(error) if checkpoint::is_known_damage(&error) => {}
@@ -111,21 +116,21 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
             return Ok(());
         }
     }
-    let vocabulary = super::shared::model::vocabulary(&data.tokenizers);
-    let compute = backend::number_type(config.runtime.precision, &device);
+    let vocabulary = crate::model_dir::vocabulary(&data.tokenizers);
+    let compute = backend::number_type(config.runtime.precision, &device, &tell);
     let model = Transformer::with_precision(&config.model, vocabulary, &device, compute)?;
     let parameters = model.parameters().values().elem_count();
     Plan::new(&config, &data)?.warnings(&config, device.is_cpu()).for_each(warning);
     model.initialise(config.train.seed)?;
     let mut optimizer = Optimizer::new(&config.train.optimizer, model.parameters(), config.train.exponential_average)?;
     let (begun, is_loaded) =
-        resume::begin(resumed.then_some(&*run), &config, args.force, &model, &mut optimizer, &text)?;
+        resume::begin(resumed.then_some(&*run), &config, args.force, &model, &mut optimizer, &text, &tell)?;
     optimizer.freeze(&config.train.freeze)?;
     if optimizer.frozen_count() > 0 {
         let [frozen, all] = [optimizer.frozen_count(), parameters].map(super::info::grouped);
         info(format_args!("frozen: {frozen} of {all} parameters"));
     }
-    let (state, recorded) = resume::adapt(begun, old.as_ref(), &config, &data, text.clone(), args.force)?;
+    let (state, recorded) = resume::adapt(begun, old.as_ref(), &config, &data, text.clone(), args.force, &tell)?;
     if state.health.has_gone_back() {
         note(format_args!(
             "the learning rate stays {} times that of the schedule, since the run has gone back to an earlier \
@@ -215,7 +220,7 @@ fn train(
     let writable = directory::writable(run, config);
     let total = (config.train.max_updates > 0).then_some(config.train.max_updates);
     let watchers: Vec<Box<dyn Watcher>> = vec![Box::new(Events::new(writable)), Box::new(Page::new(run))];
-    let vocabulary = super::shared::model::vocabulary(&data.tokenizers);
+    let vocabulary = crate::model_dir::vocabulary(&data.tokenizers);
     let statistics = Statistics::new(&data.corpus, &data.report, &config.data, [vocabulary.source, vocabulary.target]);
     let mut of_run = json!(statistics);
     of_run["parameters"] = model.parameters().values().elem_count().into();
@@ -225,7 +230,7 @@ fn train(
     }
     let mut log = Log::begin(continuation, run, is_loaded.then(|| state.progress()), total, watchers)?;
     // Last, because it could not be brought back; a run that begins has none.
-    directory::remove_final(run, config)?;
+    directory::remove_final(run, config, &tell)?;
     if !changes.is_empty() && state.end(&config.train, &config.valid).is_none() {
         let entry = json!({ "event": "change", "update": state.step, "changes": changes });
         // It is there already if the run was killed before its next checkpoint.
@@ -242,7 +247,8 @@ fn train(
         loaded: is_loaded.then(|| (state.step, state.configuration.clone())),
         data: &data,
         validator,
-        signals,
+        stop: &signals,
+        tell: Arc::new(tell),
         parameters,
         saver,
         latest: None,
@@ -350,7 +356,7 @@ fn conclude(
     };
     trainer.log.line(&format!("training ended at update {step}: {why}"));
     let Final { model: made, validation, candidates } = host.finish(trainer)?;
-    if let (true, None, Some(signal)) = (host.validator.is_some(), &validation, host.signals.stop()) {
+    if let (true, None, Some(signal)) = (host.validator.is_some(), &validation, host.stop.stop()) {
         let what = "stopped by a signal after training: the final model is saved, and not evaluated";
         let help = format!("evaluate it with {}", resuming(host.run, common));
         if common.json {

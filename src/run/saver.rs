@@ -10,11 +10,11 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::checkpoint::{self, BEST, CHECKPOINTS, Elements, LAST, NamedTensor, RunPath};
-use crate::commands::shared::model::named;
-use crate::commands::shared::run::lock::Lock;
-use crate::console::message;
 use crate::error::{Error, Result};
+use crate::model_dir::{Notices, named};
+use crate::notice::Notice;
 use crate::ops::params::Parameters;
+use crate::run::lock::Lock;
 use crate::train::TrainConfig;
 
 /// How long to wait before another attempt to write a checkpoint.
@@ -26,6 +26,8 @@ pub struct Snapshot {
     pub run: PathBuf,
     /// Its lock.
     pub lock: Arc<Lock>,
+    /// Receives what there is to tell.
+    pub tell: Notices,
     /// Its update.
     pub step: u64,
     /// The updates of the best validations so far, which are kept, the best one first.
@@ -58,7 +60,8 @@ impl Snapshot {
             // What a link leads to may be another file system.
             let may_pass = error.may_pass() || (self.run.join(CHECKPOINTS).is_symlink() && !error.is_of_disk());
             let Some(pause) = pauses.next().filter(|_| may_pass) else { return Err(error) };
-            message(format_args!("warning: the checkpoint of update {} is tried again: {error}", self.step));
+            let step = self.step;
+            (self.tell)(Notice::Damage(format!("the checkpoint of update {step} is tried again: {error}")));
             std::thread::sleep(pause);
         }
     }
@@ -82,7 +85,7 @@ impl Snapshot {
         protected.extend(averaged[surplus..].iter().map(|(step, _)| *step));
         if let Err(error) = checkpoint::prune(run, self.step, self.config.keep, &protected) {
             // Nothing is lost by keeping too much.
-            message(format_args!("warning: old checkpoints were not removed: {error}"));
+            (self.tell)(Notice::Damage(format!("old checkpoints were not removed: {error}")));
         }
         Ok(())
     }

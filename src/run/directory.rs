@@ -2,19 +2,20 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::compare::{self, Comparison};
-use super::configuration;
 use super::lock::{LOCK, Lock, lock};
+use super::request::RunRequest;
 use crate::checkpoint::{self, BEST, CHECKPOINTS, CONFIG_FILE, LAST, MANIFEST_FILE, MODEL_FILE, RunPath};
-use crate::cli::{Common, RunArgs, TrainArgs};
 use crate::config::{self, Config};
-use crate::console::{message, note};
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
 use crate::file::{Folder, Links, Staged};
-use crate::report::{events, files, page};
+use crate::model_dir::Tell;
+use crate::model_dir::names::{is_own, own_files};
+use crate::notice::Notice;
+use crate::report::{events, files};
 use crate::train::log::{LOG_FILE, NEW_LOG};
 use crate::train::state::TrainState;
 
@@ -29,30 +30,6 @@ pub fn is_run(directory: &Path) -> bool {
     let config = directory.join(CONFIG_FILE);
     let has_checkpoints = || checkpoint::list(directory).is_ok_and(|checkpoints| !checkpoints.is_empty());
     config::is_resolved(&config) || (config.is_file() && Tokenizers::exist(directory) && has_checkpoints())
-}
-
-/// `--run-dir`; else, if the last configuration file is that of a run, that run; else `runs/<name of the file>`.
-pub fn of(args: &RunArgs) -> Result<PathBuf> {
-    if let Some(directory) = &args.run_dir {
-        return Ok(directory.clone());
-    }
-    let file = args.config.last();
-    if let Some(directory) = file.filter(|file| file.ends_with(CONFIG_FILE)).and_then(|file| file.parent()) {
-        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-        if is_run(directory) && [LOG_FILE, CHECKPOINTS].iter().any(|name| directory.join(name).exists()) {
-            return Ok(directory.to_path_buf());
-        }
-    }
-    // As the shell writes `<(command)`.
-    if let Some(file) = file.filter(|file| ["/dev/fd", "/dev/stdin", "/proc"].iter().any(|it| file.starts_with(it))) {
-        let error = Error::usage("the configuration has no name that a run could be called after").at(file);
-        return Err(error.help("name a run directory with --run-dir"));
-    }
-    let name = file.and_then(|file| file.file_stem());
-    let name = name.ok_or_else(|| {
-        Error::usage("the configuration file has no name").help("name a run directory with --run-dir")
-    })?;
-    Ok(Path::new("runs").join(name))
 }
 
 /// Refuses an unusable run directory: it cannot be created or written into, or holds something else. Files that no run has may
@@ -135,22 +112,22 @@ pub fn writable<'a>(run: &'a Path, config: &Config) -> RunPath<'a> {
 
 /// Makes sure that the directory can hold a run and that no other process trains in it. Returns the run to be continued, if
 /// any. Does not change a run in it.
-pub fn open(run: &Path, args: &TrainArgs, common: &Common, config: &Config) -> Result<(Option<Continued>, Lock)> {
+pub fn open(run: &Path, request: &RunRequest, config: &Config, tell: Tell<'_>) -> Result<(Option<Continued>, Lock)> {
     let exists = is_run(run);
-    if exists && !args.resume && !args.overwrite {
+    if exists && !request.resume && !request.overwrite {
         let error = Error::usage("the run directory already exists").at(run);
         return Err(
             error.help("continue it with --resume, replace it with --overwrite, or name another with --run-dir")
         );
     }
-    if exists && args.resume {
-        let lock = lock(run)?;
-        return Ok((continued(run, args, common, config)?, lock));
+    if exists && request.resume {
+        let lock = lock(run, tell)?;
+        return Ok((continued(run, request, config, tell)?, lock));
     }
     let missing = run.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists());
     let made = missing.map(Path::to_path_buf).collect();
     std::fs::create_dir_all(run).map_err(|e| Error::io("create the run directory", run, e))?;
-    let mut lock = lock(run)?;
+    let mut lock = lock(run, tell)?;
     lock.made = made;
     Ok((None, lock))
 }
@@ -171,24 +148,22 @@ pub struct Continued {
 ///
 /// # Errors
 /// It may not be continued with `config`; all reasons are named.
-pub fn continued(run: &Path, args: &TrainArgs, common: &Common, config: &Config) -> Result<Option<Continued>> {
+pub fn continued(run: &Path, request: &RunRequest, config: &Config, tell: Tell<'_>) -> Result<Option<Continued>> {
     let config_file = run.join(CONFIG_FILE);
-    if !args.resume || !is_run(run) {
+    if !request.resume || !is_run(run) {
         return Ok(None);
     }
     let old = config::load_resolved(&config_file)?;
     let Comparison { mut notes, mut refused, is_same, not_taken_over, impossible } =
-        compare::configurations(&config_file, &old, config, &|error, key| {
-            configuration::locate(error, key, &args.run, common)
-        });
-    if args.force {
+        compare::configurations(&config_file, &old, config, &|error, key| request.locate(error, key));
+    if request.force {
         notes.extend(refused.drain(..).map(|error| error.what().to_owned()));
     }
     refused.extend(impossible);
     if !refused.is_empty() {
         return Err(Error::many(refused));
     }
-    notes.iter().for_each(note);
+    notes.iter().for_each(|text| tell(Notice::Note(text.clone())));
     Ok(Some(Continued { config: old, changes: notes, is_same, not_taken_over }))
 }
 
@@ -223,17 +198,6 @@ pub fn tokenizers(run: &Path) -> Result<Tokenizers> {
         return Err(error.help(help));
     }
     Tokenizers::load(run).map_err(|error| if error.is_of_access() { error } else { error.help(help) })
-}
-
-/// The files that a run has in its directory, besides its checkpoints and its lock; the configuration, which makes it a run, last.
-pub fn own_files() -> Vec<&'static str> {
-    let files = [BEST, LAST, MANIFEST_FILE, MODEL_FILE, LOG_FILE, page::FILE];
-    [&files[..], &files::ALL, tokenizers::FILES, &[CONFIG_FILE]].concat()
-}
-
-/// Whether a name in a run's directory is one of its own.
-pub fn is_own(name: &OsStr) -> bool {
-    own_files().iter().chain(&[CHECKPOINTS, files::VALIDATION, events::DIRECTORY]).any(|own| name == *own)
 }
 
 /// The names in a directory that is not a run, but for what a run killed at its very start leaves.
@@ -309,9 +273,9 @@ fn remove_all(folder: &Folder, name: impl AsRef<OsStr>) -> Result<()> {
 
 /// Rewrites files that were removed from the run directory but are needed to use its checkpoints; and tokenizers that were
 /// changed there, which are not those of its parameters.
-pub fn restore_files(run: &Path, config: &Config, tokenizers: &Tokenizers) -> Result<()> {
+pub fn restore_files(run: &Path, config: &Config, tokenizers: &Tokenizers, tell: Tell<'_>) -> Result<()> {
     let warn = |what: &str| {
-        message(format_args!("warning: {what} of the run in {} is written again", run.display()));
+        tell(Notice::Damage(format!("{what} of the run in {} is written again", run.display())));
     };
     if !config::is_resolved(&run.join(CONFIG_FILE)) {
         warn("the configuration, which had been removed or changed,");
@@ -368,9 +332,10 @@ impl Resumption {
 const OF_FINAL: [&str; 3] = [MANIFEST_FILE, MODEL_FILE, files::FINAL];
 
 /// Removes the final model of a run that goes on: another one is made at the end.
-pub fn remove_final(run: &Path, config: &Config) -> Result<()> {
+pub fn remove_final(run: &Path, config: &Config, tell: Tell<'_>) -> Result<()> {
     if run.join(MODEL_FILE).exists() {
-        note("the final model of the run is removed: another one is made when training ends");
+        let text = "the final model of the run is removed: another one is made when training ends";
+        tell(Notice::Note(text.to_owned()));
     }
     remove(&open_folder(run)?, writable(run, config).links, &OF_FINAL)
 }

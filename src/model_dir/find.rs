@@ -3,24 +3,23 @@
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use super::{Tell, hub};
 use crate::checkpoint;
-use crate::cli::Common;
-use crate::commands::shared::hub_model;
 use crate::config::{self, Config};
-use crate::console::info;
 use crate::error::{Error, Result, check_directory};
 use crate::escape::shell_word;
 use crate::file::folder_of;
 use crate::interop::import::marian;
+use crate::notice::Notice;
 
 /// The resolved configuration of a run or model directory.
 pub fn config_of(directory: &Path) -> Result<Config> {
     let file = directory.join(checkpoint::CONFIG_FILE);
-    let is_hub = hub_model::is_named_within(directory);
+    let is_hub = hub::is_named_within(directory);
     if !is_hub && !is_there(directory)? {
         let error = Error::failure("there is no such directory").at(directory);
         let error = error.help("name a run directory (runs/<name>) or a model directory");
-        return Err(hub_model::advised(error, directory));
+        return Err(hub::advised(error, directory));
     }
     let has_config = file.try_exists().map_err(|error| Error::io("read the configuration", &file, error))?;
     if let (false, Some((run, step))) = (has_config, checkpoint::run_and_step(directory)) {
@@ -81,11 +80,11 @@ pub fn not_a_directory(file: &Path) -> Error {
 }
 
 /// `--model`, else `$MT_MODEL`, else the newest run under `./runs`. A model of the hub (`hf:ORG/NAME`) is fetched and imported.
-pub fn directory(named: Option<&Path>, common: &Common) -> Result<PathBuf> {
+pub fn directory(named: Option<&Path>, offline: bool, tell: Tell<'_>) -> Result<PathBuf> {
     let variable = || std::env::var_os("MT_MODEL").filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(directory) = named.map(Path::to_path_buf).or_else(variable) {
-        if let Some(repo) = hub_model::repository(&directory) {
-            return hub_model::directory(&repo, common);
+        if let Some(repo) = hub::repository(&directory) {
+            return hub::directory(&repo, offline, tell);
         }
         let is_there = is_there(&directory)?;
         if is_there && !directory.is_dir() {
@@ -94,7 +93,7 @@ pub fn directory(named: Option<&Path>, common: &Common) -> Result<PathBuf> {
         if !is_there {
             let name = if named.is_some() { "the model's" } else { "$MT_MODEL's" };
             let error = Error::failure(format!("{name} directory does not exist")).at(&directory);
-            let error = hub_model::advised(error.help(check_directory(&directory)), &directory);
+            let error = hub::advised(error.help(check_directory(&directory)), &directory);
             return Err(error.more_help("`mt train` writes models into runs/<name>"));
         }
         return Ok(whole_path(directory));
@@ -103,7 +102,7 @@ pub fn directory(named: Option<&Path>, common: &Common) -> Result<PathBuf> {
         Error::failure("no --model given, $MT_MODEL is not set, and there is no run with a checkpoint under ./runs")
             .help("train a model first: mt train --config FILE")
     })?;
-    info("no --model given: taking the newest run");
+    tell(Notice::Info("no --model given: taking the newest run".to_owned()));
     Ok(newest)
 }
 

@@ -8,11 +8,11 @@ use std::path::Path;
 use super::init::Start;
 use super::training_data::Data;
 use super::{batches, compare, restore};
-use crate::commands::shared::run::record::{self, Values};
 use crate::config::Config;
-use crate::console::{info, message, note};
 use crate::error::Result;
 use crate::model::Transformer;
+use crate::model_dir::Tell;
+use crate::model_dir::record::{self, Values};
 use crate::notice::Notice;
 use crate::train::TrainConfig;
 use crate::train::optimizer::Optimizer;
@@ -27,19 +27,18 @@ pub fn begin(
     model: &Transformer,
     optimizer: &mut Optimizer,
     text: &TextChecksums,
+    tell: Tell<'_>,
 ) -> Result<(TrainState, bool)> {
-    // Report a damaged checkpoint even with `--quiet`, because updates will be repeated.
-    let say_damage = |notice| if let Notice::Warning(_) = notice { message(notice) } else { info(notice) };
     let loaded = match resumed {
-        Some(run) => restore::load(run, model, optimizer, &say_damage)?,
+        Some(run) => restore::load(run, model, optimizer, tell)?,
         None => None,
     };
     if let Some(state) = &loaded {
-        check_text(state, text, config, force)?;
+        check_text(state, text, config, force, tell)?;
     } else if let Some(start) = Start::open(config)? {
-        start.load(model)?;
+        start.load(model, tell)?;
         optimizer.begin_average()?;
-        info(start.describe());
+        tell(Notice::Info(start.describe()));
     }
     let is_loaded = loaded.is_some();
     let validation_due = config.valid.on_start && config.valid.every > 0;
@@ -47,10 +46,16 @@ pub fn begin(
 }
 
 /// Refuses to continue with other text than the state's or, if `force` insists, notes it.
-pub fn check_text(state: &TrainState, text: &TextChecksums, config: &Config, force: bool) -> Result<()> {
+pub fn check_text(
+    state: &TrainState,
+    text: &TextChecksums,
+    config: &Config,
+    force: bool,
+    tell: Tell<'_>,
+) -> Result<()> {
     match compare::text(state, text, config) {
         Err(error) if force => {
-            error.all().for_each(|one| note(one.what()));
+            error.all().for_each(|one| tell(Notice::Note(one.what().to_owned())));
             Ok(())
         }
         compared => compared,
@@ -66,13 +71,15 @@ pub fn adapt(
     data: &Data,
     text: TextChecksums,
     force: bool,
+    tell: Tell<'_>,
 ) -> Result<(TrainState, Config)> {
+    let note = |text: String| tell(Notice::Note(text));
     let before = old.map_or_else(|| state.configuration.clone(), |old| record::before(old, &state.configuration));
     if force {
         let is_other_order = record::is_other_order(&before, config) || state.text.train != text.train;
         let position = batches::nearest(data, config, state.sampler, is_other_order)?;
         if position != state.sampler {
-            note("the epoch begins again: its batches are not those of which training has seen a part");
+            note("the epoch begins again: its batches are not those of which training has seen a part".to_owned());
             state.sampler = position;
         }
     }
@@ -80,19 +87,20 @@ pub fn adapt(
     let (best, was_lowered) = (state.best.clone(), is_lowered(&state));
     let recorded = recorded(&state, old, &before, config, &text);
     if let (Some(why), Some(best)) = (record::adapt(&mut state, &before, &recorded, text), best) {
-        note(format_args!(
+        note(format!(
             "the best validation so far, that of update {}, {why}: the next one counts as the best",
             best.step
         ));
     }
     if was_lowered && !is_lowered(&state) {
         note(
-            "the learning rate is that of the changed `train.schedule`: that it was lowered belonged to the former one",
+            "the learning rate is that of the changed `train.schedule`: that it was lowered belonged to the former one"
+                .to_owned(),
         );
     }
     let (step, last) = (state.step, config.train.max_updates);
     if last > 0 && step > last {
-        note(format_args!("the run has already reached update {step}, past `train.max_updates` = {last}"));
+        note(format!("the run has already reached update {step}, past `train.max_updates` = {last}"));
     }
     Ok((state, recorded))
 }

@@ -5,21 +5,20 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::init::Start;
-use super::{corpus_tags, unwritten};
-use crate::commands::shared::signals::Signals;
-use crate::commands::shared::texts::Texts;
+use super::{Never, Stop, corpus_tags, unwritten};
 use crate::config::Config;
-use crate::console::{Counted, progress_bar};
 use crate::data::cache::{Cache, Entry};
 use crate::data::corpus::{PairSource, Side};
 use crate::data::encode::{self, Recipe};
 use crate::data::encoded::EncodedCorpus;
 use crate::data::filter::{Filter, FilterReport};
 use crate::data::shard::{Elements, Shard};
+use crate::data::texts::Texts;
 use crate::data::tokenizer::TokenizerKind;
 use crate::data::tokenizers::Tokenizers;
 use crate::data::{DataConfig, TokenizerConfig};
 use crate::error::{Error, Result};
+use crate::model_dir::Tell;
 use crate::notice::Notice;
 use crate::train::End;
 
@@ -52,49 +51,57 @@ impl Data {
 /// About how many pairs to sample for warnings.
 const SAMPLED: usize = 1000;
 
+/// Given a total, begins to show progress: what it returns is called with how far the work has come, and dropped at its end.
+pub type Meter<'a> = &'a dyn Fn(u64) -> Box<dyn Fn(u64)>;
+
 /// Where text is prepared, and how progress is reported.
-pub struct Workplace<'a> {
+pub struct Preparation<'a> {
     /// The directory of prepared text.
     cache: PathBuf,
     /// Whether even small text goes there.
     pub always_cache: bool,
     /// Receives messages.
-    say: &'a dyn Fn(Notice),
+    tell: Tell<'a>,
     /// Asks to stop.
-    signals: Option<&'a Signals>,
+    stop: &'a dyn Stop,
+    /// Given how many pairs there are, begins to show how many of them have been read.
+    meter: Meter<'a>,
 }
 
-impl<'a> Workplace<'a> {
+impl<'a> Preparation<'a> {
     /// Beside the run directory, unless the configuration names another place.
-    pub fn beside(run: &Path, config: &DataConfig, say: &'a dyn Fn(Notice)) -> Self {
+    pub fn beside(run: &Path, config: &DataConfig, tell: Tell<'a>) -> Self {
         let beside = || {
             // What `.` and `..` lie in, their names do not say.
             let named = run.file_name().is_none().then(|| run.canonicalize().ok()).flatten();
             named.as_deref().unwrap_or(run).parent().unwrap_or(Path::new("")).join(CACHE)
         };
         let cache = config.cache_dir.clone().unwrap_or_else(beside);
-        Self { cache, always_cache: false, say, signals: None }
+        Self { cache, always_cache: false, tell, stop: &Never, meter: &|_| Box::new(|_| ()) }
     }
 
-    /// Stops when a signal asks for it.
-    pub fn watching(self, signals: &'a Signals) -> Self {
-        Self { signals: Some(signals), ..self }
+    /// Stops when that asks for it.
+    pub fn watching(self, stop: &'a dyn Stop) -> Self {
+        Self { stop, ..self }
+    }
+
+    /// Shows how far it has come.
+    pub fn showing(self, meter: Meter<'a>) -> Self {
+        Self { meter, ..self }
     }
 
     /// Says nothing.
     #[cfg(test)]
     pub fn quiet(cache: &Path) -> Self {
-        Self { cache: cache.to_path_buf(), always_cache: false, say: &|_| (), signals: None }
+        Self { cache: cache.to_path_buf(), ..Self::beside(Path::new("run"), &DataConfig::default(), &|_| ()) }
     }
 
     fn end_at_once(&self, at_once: bool) {
-        if let Some(signals) = self.signals {
-            signals.end_at_once(at_once);
-        }
+        self.stop.end_at_once(at_once);
     }
 
     fn stop(&self) -> Result<()> {
-        match self.signals.and_then(Signals::stop) {
+        match self.stop.stop() {
             None => Ok(()),
             Some(end) => {
                 let what = "stopped by a signal while the text was being prepared; what is in the cache is kept";
@@ -106,7 +113,7 @@ impl<'a> Workplace<'a> {
 
 /// The tokenizers, if they need not be learnt: those of the run being continued, else of the model that training begins with,
 /// else those that the configuration names.
-pub fn tokenizers(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(Notice)) -> Result<Option<Tokenizers>> {
+pub fn tokenizers(config: &Config, saved: Option<Tokenizers>, tell: Tell<'_>) -> Result<Option<Tokenizers>> {
     let Some(saved) = saved else {
         if let Some(start) = Start::open(config)? {
             return Ok(Some(start.tokenizers));
@@ -117,7 +124,7 @@ pub fn tokenizers(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(Notic
             let path = if side == Side::Source { &config.path } else { &config.target_path };
             let path = path.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
             let appended = appended.join(", ");
-            say(Notice::Info(format!("tokenizer: {path} has no {appended}: added at the end of its vocabulary")));
+            tell(Notice::Info(format!("tokenizer: {path} has no {appended}: added at the end of its vocabulary")));
         }
         if let Some(named) = &named {
             let sizes = [&named.source, &named.target].map(|tokenizer| tokenizer.vocab_size());
@@ -126,7 +133,7 @@ pub fn tokenizers(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(Notic
             } else {
                 format!("{} and {} pieces", sizes[0], sizes[1])
             };
-            say(Notice::Info(format!("tokenizer: {sizes}, from a file")));
+            tell(Notice::Info(format!("tokenizer: {sizes}, from a file")));
         }
         // What is wrong with them is said before text is read.
         Tokenizers::codes(config)?;
@@ -148,29 +155,34 @@ pub fn tokenizers(config: &Config, saved: Option<Tokenizers>, say: &dyn Fn(Notic
 /// Opens the corpora, learns the tokenizers (unless they are `saved`), encodes and filters.
 ///
 /// Text of more than `data.cache_above` MiB is prepared on disk, once; less in memory, unless it is on disk already.
-pub fn prepare(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workplace: &Workplace<'_>) -> Result<Data> {
-    let named = tokenizers(config, saved, workplace.say)?;
+pub fn prepare(
+    config: &Config,
+    texts: &Texts,
+    saved: Option<Tokenizers>,
+    preparation: &Preparation<'_>,
+) -> Result<Data> {
+    let named = tokenizers(config, saved, preparation.tell)?;
     named.iter().try_for_each(|tokenizers| corpus_tags::refuse_unknown(texts, &tokenizers.source))?;
     // Reading all text once and learning a vocabulary take long, and leave nothing behind.
-    workplace.end_at_once(true);
-    workplace.stop()?;
-    let open = texts.train.iter().map(|(text, weight)| text.open(*weight, workplace.say));
+    preparation.end_at_once(true);
+    preparation.stop()?;
+    let open = texts.train.iter().map(|(text, weight)| text.open(*weight, preparation.tell));
     let corpora = open.collect::<Result<Vec<_>>>()?;
     let bytes: u64 = corpora.iter().map(|corpus| corpus.text_bytes()).sum();
-    let on_disk = workplace.always_cache || bytes >> 20 >= config.data.cache_above;
-    let cache = Cache::new(&workplace.cache);
+    let on_disk = preparation.always_cache || bytes >> 20 >= config.data.cache_above;
+    let cache = Cache::new(&preparation.cache);
     let tokenizers = match named {
         Some(tokenizers) => tokenizers,
-        None => learn(&config.tokenizer, &corpora, &cache, on_disk, workplace)?,
+        None => learn(&config.tokenizer, &corpora, &cache, on_disk, preparation)?,
     };
-    workplace.end_at_once(false);
-    workplace.stop()?;
+    preparation.end_at_once(false);
+    preparation.stop()?;
     let filter = Filter { max_length: config.data.max_length, max_ratio: config.data.max_ratio };
     let recipe = Recipe { encoder: &tokenizers, filter, elements: elements(&config.tokenizer, &tokenizers) };
     let (mut parts, mut directories) = (Vec::with_capacity(corpora.len()), Vec::<PathBuf>::new());
     for corpus in corpora {
         let entry = cache.entry(&*corpus, recipe, &tokenizers);
-        let (shards, from_disk) = shards(&*corpus, recipe, &entry, on_disk, workplace)?;
+        let (shards, from_disk) = shards(&*corpus, recipe, &entry, on_disk, preparation)?;
         let directory = entry.directory();
         if from_disk && !directories.iter().any(|known| known == directory) {
             directories.push(directory.to_path_buf());
@@ -178,7 +190,7 @@ pub fn prepare(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workpl
         parts.push((corpus, shards));
     }
     let (corpus, report) = EncodedCorpus::new(parts, filter)?;
-    (workplace.say)(Notice::Info(format!("data: {report}")));
+    (preparation.tell)(Notice::Info(format!("data: {report}")));
     let data = Data { tokenizers, corpus: Arc::new(corpus), report, directories };
     let corpus_tags = corpus_tags::of_training(&data).into_iter().chain(corpus_tags::with_two(&data, &config.data));
     let corpus_tags = corpus_tags.chain(corpus_tags::of_test_set(texts, &data.tokenizers));
@@ -186,7 +198,11 @@ pub fn prepare(config: &Config, texts: &Texts, saved: Option<Tokenizers>, workpl
     let unwritten = unwritten::warnings(unwritten::TRAINING, &data.tokenizers, is_learnt(config), &pairs);
     let is_raw = is_learnt(config) && config.tokenizer.kind == TokenizerKind::Bpe;
     let split = if is_raw { unwritten::split_already(&data.tokenizers, &pairs) } else { Vec::new() };
-    unwritten.into_iter().chain(split).chain(corpus_tags).for_each(|warning| (workplace.say)(Notice::Warning(warning)));
+    unwritten
+        .into_iter()
+        .chain(split)
+        .chain(corpus_tags)
+        .for_each(|warning| (preparation.tell)(Notice::Warning(warning)));
     Ok(data)
 }
 
@@ -225,7 +241,7 @@ fn learn(
     corpora: &[Box<dyn PairSource>],
     cache: &Cache,
     on_disk: bool,
-    workplace: &Workplace<'_>,
+    preparation: &Preparation<'_>,
 ) -> Result<Tokenizers> {
     let entry = cache.tokenizers(corpora, config);
     let (tokenizers, how) = match entry.load() {
@@ -242,7 +258,7 @@ fn learn(
     let joint = if tokenizers.is_joint() { ", joint" } else { "" };
     let fewer =
         if pieces < asked { format!("; the text gives no more, though {asked} were asked for") } else { String::new() };
-    (workplace.say)(Notice::Info(format!("tokenizer: {pieces} pieces{joint}{how}{fewer}")));
+    (preparation.tell)(Notice::Info(format!("tokenizer: {pieces} pieces{joint}{how}{fewer}")));
     Ok(tokenizers)
 }
 
@@ -252,28 +268,28 @@ fn shards(
     recipe: Recipe<'_>,
     entry: &Entry,
     on_disk: bool,
-    workplace: &Workplace<'_>,
+    preparation: &Preparation<'_>,
 ) -> Result<(Vec<Shard>, bool)> {
     let found = entry.load()?;
     if entry.is_complete(&found) {
         return Ok((found, true));
     }
-    let bar = progress_bar(Counted::Pairs, Some(corpus.len() as u64));
+    let shown = (preparation.meter)(corpus.len() as u64);
     let progress = |read: usize| {
-        bar.set_position(read as u64);
-        workplace.stop()
+        shown(read as u64);
+        preparation.stop()
     };
     let started = Instant::now();
     let shards = if on_disk {
-        entry.complete(found, corpus, recipe, &progress, workplace.say)
+        entry.complete(found, corpus, recipe, &progress, preparation.tell)
     } else {
         encode::shards(corpus, recipe, &progress)
     };
-    bar.finish_and_clear();
+    drop(shown);
     if on_disk && shards.is_ok() {
         let (pairs, seconds) = (corpus.len(), started.elapsed().as_secs_f64());
         let directory = entry.directory().display();
-        (workplace.say)(Notice::Info(format!("prepared {pairs} pairs in {seconds:.1} s, in {directory}")));
+        (preparation.tell)(Notice::Info(format!("prepared {pairs} pairs in {seconds:.1} s, in {directory}")));
     }
     Ok((shards?, on_disk))
 }
@@ -286,7 +302,7 @@ mod tests {
     #[test]
     fn text_is_prepared_beside_the_run() {
         let config = DataConfig::default();
-        let cache = |run: &Path| Workplace::beside(run, &config, &|_| ()).cache;
+        let cache = |run: &Path| Preparation::beside(run, &config, &|_| ()).cache;
         assert_eq!(cache(Path::new("runs/a")), Path::new("runs").join(CACHE));
         assert_eq!(cache(Path::new("a")), Path::new(CACHE));
         let here = std::env::current_dir().unwrap().canonicalize().unwrap();

@@ -1,8 +1,10 @@
 //! Text that a vocabulary can hardly write: unknown tokens, and characters spelt in bytes; and text that was split before.
 
-use crate::commands::shared::doubtful::MANY_UNKNOWN;
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
+
+/// Warn from this per cent of unknown tokens on.
+pub const MANY_UNKNOWN: usize = 10;
 
 /// Warn from this per cent of bytes on.
 const MANY_BYTES: usize = 5;

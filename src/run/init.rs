@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::checkpoint::{self, Located, Slot};
-use crate::commands::shared::model::{config_of, is_there, not_a_directory, vocabulary};
-use crate::commands::shared::run::record::refuse_other_model;
 use crate::config::{self, Config, Decides};
-use crate::console::note;
 use crate::data::TokenizerConfig;
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::model::{ModelConfig, PositionKind, Preset, Tie, Transformer, layout};
+use crate::model_dir::record::refuse_other_model;
+use crate::model_dir::{Tell, config_of, is_there, not_a_directory, vocabulary};
+use crate::notice::Notice;
 use crate::ops::memory::change_on_host;
 use crate::ops::params::ParameterLayout;
 
@@ -259,7 +259,7 @@ impl Start {
     ///
     /// # Errors
     /// The weights do not fit it.
-    pub fn load(&self, model: &Transformer) -> Result<()> {
+    pub fn load(&self, model: &Transformer, tell: Tell<'_>) -> Result<()> {
         let parameters = model.parameters();
         let mut slots = Vec::new();
         for entry in self.layout.entries() {
@@ -268,10 +268,10 @@ impl Start {
             slots.push(Slot { name: &entry.name, shape: &entry.shape, offset });
         }
         if self.located.tensors(&slots)?.is_quantised() {
-            note(format_args!(
+            tell(Notice::Note(format!(
                 "the weights of {} are 8-bit integers: better begin with the model that they were made from",
                 self.directory.display()
-            ));
+            )));
         }
         change_on_host(parameters.values(), |flat| self.located.load_into(&slots, flat))?
     }

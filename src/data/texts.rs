@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cli::Common;
 use crate::data::corpus::{Corpus, PairSource, Side, Tagged};
 use crate::data::hub::HubFiles;
 use crate::data::text::file::{Odd, TextFile};
@@ -219,22 +218,22 @@ impl Texts {
     ///
     /// # Errors
     /// Files are missing or data sets cannot be fetched; all of them are named, before any work begins.
-    pub fn find(config: &DataConfig, common: &Common) -> Result<Self> {
+    pub fn find(config: &DataConfig, offline: bool) -> Result<Self> {
         let weights = config.train.iter().filter_map(|corpus| must_exist(corpus.weights.as_ref()?, None).err());
         let missing: Vec<Error> = config.locations().flat_map(missing_files).chain(weights).collect();
         if !missing.is_empty() {
             return Err(Error::many(missing));
         }
-        let (found, errors) = Self::gather(config, common);
+        let (found, errors) = Self::gather(config, offline);
         if errors.is_empty() { Ok(found) } else { Err(Error::many(errors)) }
     }
 
     /// As [`Texts::find`], but goes on after errors. Data sets that cannot be fetched are left out, and the errors say why.
     /// Files may be missing: [`Text::windows`] tells which.
-    pub fn gather(config: &DataConfig, common: &Common) -> (Self, Vec<Error>) {
+    pub fn gather(config: &DataConfig, offline: bool) -> (Self, Vec<Error>) {
         let mut errors = Vec::new();
         let is_hub = config.locations().any(|location| matches!(location, CorpusLocation::Hub(_)));
-        let hub = is_hub.then(|| Hub::open(common.offline)).transpose().map_err(|error| errors.push(error));
+        let hub = is_hub.then(|| Hub::open(offline)).transpose().map_err(|error| errors.push(error));
         let hub = hub.ok().flatten();
         let mut find = |location: &CorpusLocation, tag: &Option<String>, key: &str| {
             if hub.is_none() && matches!(location, CorpusLocation::Hub(_)) {
@@ -262,10 +261,10 @@ impl Texts {
 }
 
 /// Finds a single corpus, without a tag.
-pub fn find_one(location: &CorpusLocation, common: &Common) -> Result<Text> {
+pub fn find_one(location: &CorpusLocation, offline: bool) -> Result<Text> {
     let hub = match location {
         CorpusLocation::Files { .. } | CorpusLocation::Tsv { .. } => None,
-        CorpusLocation::Hub(_) => Some(Hub::open(common.offline)?),
+        CorpusLocation::Hub(_) => Some(Hub::open(offline)?),
     };
     Ok(Text { place: find(location, hub.as_ref())?, tag: None, weights: None })
 }

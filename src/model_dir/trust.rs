@@ -3,17 +3,18 @@
 
 use std::path::Path;
 
-use crate::console::info;
+use super::Tell;
 use crate::data::CorpusLocation;
 use crate::error::{Error, Result};
 use crate::file;
+use crate::notice::Notice;
 
 /// Tells that a model's configuration names a text, and refuses one that should not be read for that alone; `what` it is for
 /// completes "names … as its".
 ///
 /// # Errors
 /// It is a data set of the hub, and the user does not trust the model; or it is no file of text.
-pub fn check(location: &CorpusLocation, what: &str, trusts: bool) -> Result<()> {
+pub fn check(location: &CorpusLocation, what: &str, trusts: bool, tell: Tell<'_>) -> Result<()> {
     if let CorpusLocation::Hub(split) = location {
         if !trusts {
             let what =
@@ -22,14 +23,14 @@ pub fn check(location: &CorpusLocation, what: &str, trusts: bool) -> Result<()> 
                 Error::usage(what).help("give --trust-model-data if you trust the model; or name files of your own")
             );
         }
-        info(format_args!("{what}: {split} of the hub, which the model's configuration names"));
+        tell(Notice::Info(format!("{what}: {split} of the hub, which the model's configuration names")));
         return Ok(());
     }
     let mut sides = location.sides().to_vec();
     sides.dedup();
     sides.iter().try_for_each(|side| check_file(side))?;
     let names: Vec<String> = sides.iter().map(|side| side.display().to_string()).collect();
-    info(format_args!("{what}: {}, which the model's configuration names", names.join(" and ")));
+    tell(Notice::Info(format!("{what}: {}, which the model's configuration names", names.join(" and "))));
     Ok(())
 }
 

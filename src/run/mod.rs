@@ -1,8 +1,8 @@
-//! The parts of a training run, for the commands that make, prepare, check, resume or read one.
+//! A training run on disk, for those that make, prepare, check, resume or read one.
 //!
 //! | | |
 //! |---|---|
-//! | [`configuration`] | what the command line says of it |
+//! | [`request`] | what is asked of it |
 //! | [`directory`], [`lock`] | where a run is and which files it has; who trains there |
 //! | [`ended`] | whether it has ended |
 //! | [`compare`] | whether a run may continue with another configuration or other text |
@@ -12,22 +12,46 @@
 //! | [`unwritten`] | text that the vocabulary can hardly write |
 //! | [`init`], [`restore`] | what it begins with: another model, or its own checkpoint |
 //! | [`resume`] | the state from which it goes on, with another configuration perhaps |
-//! | [`record`] | what a checkpoint records of the configuration that it was trained with |
 //! | [`backend`] | what computes its updates |
+//! | [`host`], [`saver`], [`finish`] | what the loop asks for: validation and checkpoints, which another thread writes; its final model |
 
 pub mod backend;
 pub mod batches;
 pub mod compare;
-pub mod configuration;
 pub mod corpus_tags;
 pub mod directory;
 pub mod ended;
+pub mod finish;
+pub mod host;
 pub mod init;
 pub mod lock;
 pub mod plan;
-pub mod record;
+pub mod request;
 pub mod restore;
 pub mod resume;
+pub mod saver;
 pub mod training_data;
 pub mod unwritten;
 pub mod validator;
+
+use crate::train::End;
+
+/// Asks training to stop, as a signal does.
+pub trait Stop {
+    /// Whether to stop, and why.
+    fn stop(&self) -> Option<End>;
+
+    /// Says whether there is nothing to save now, so that the process may end at once.
+    fn end_at_once(&self, at_once: bool);
+}
+
+/// Never asks to stop.
+pub struct Never;
+
+impl Stop for Never {
+    fn stop(&self) -> Option<End> {
+        None
+    }
+
+    fn end_at_once(&self, _: bool) {}
+}

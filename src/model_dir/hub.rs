@@ -6,15 +6,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::Tell;
+use super::load::write_imported;
 use crate::checkpoint;
-use crate::cli::Common;
-use crate::commands::import;
-use crate::console::info;
 use crate::error::{Error, Result};
 use crate::escape::shown_path;
 use crate::file::{self, Folder};
 use crate::hub::{Hub, Repo, RepoKind, Room, is_revision, user_cache};
 use crate::interop::import::{hf_marian, unread};
+use crate::notice::Notice;
 
 /// Must change when the importer would produce another model from the same files.
 const VERSION: u32 = 3;
@@ -53,14 +53,14 @@ pub fn is_named_within(path: &Path) -> bool {
 ///
 /// # Errors
 /// Those of the hub; or the repository has no such model.
-pub fn fetch(repo: &Repo, common: &Common) -> Result<Fetched> {
+pub fn fetch(repo: &Repo, offline: bool, tell: Tell<'_>) -> Result<Fetched> {
     if repo.kind == RepoKind::Dataset {
         let error = Error::usage(format!("{repo} is a data set of the hub, and a model is needed"));
         return Err(
             error.help(format!("a configuration names it as a corpus: train = [{{ hub = \"{}\", … }}]", repo.name))
         );
     }
-    let hub = Hub::open(common.offline)?;
+    let hub = Hub::open(offline)?;
     let mut files = hub.files(repo)?;
     let mut repo = repo.clone();
     let has = |files: &[String], name: &str| files.iter().any(|file| file == name);
@@ -74,10 +74,9 @@ pub fn fetch(repo: &Repo, common: &Common) -> Result<Fetched> {
             return Err(error.help(format!("it has {list}")));
         }
         let Some(revision) = conversion(&hub, &repo)? else { return Err(pickle_alone(&repo)) };
-        info(format_args!(
-            "{repo} has its weights as a pickle; those that the hub's converter made, at {revision}, are used \
-                 instead"
-        ));
+        tell(Notice::Info(format!(
+            "{repo} has its weights as a pickle; those that the hub's converter made, at {revision}, are used instead"
+        )));
         repo = repo.at(revision);
         files = hub.files(&repo)?;
         if !has(&files, hf_marian::WEIGHTS) {
@@ -123,15 +122,15 @@ fn models(repo: &Repo) -> Result<PathBuf> {
 ///
 /// # Errors
 /// As [`fetch`], and those of importing.
-pub fn directory(repo: &Repo, common: &Common) -> Result<PathBuf> {
-    let fetched = fetch(repo, common)?;
+pub fn directory(repo: &Repo, offline: bool, tell: Tell<'_>) -> Result<PathBuf> {
+    let fetched = fetch(repo, offline, tell)?;
     let models = models(repo)?;
     let directory = models.join(format!("{}-v{VERSION}", fetched.commit));
     let write_error = |error| Error::io("write the imported model", &models, error);
     let folder = made(&models)?;
     // Without locks, the process that ends first wins, but all import the same model.
     let locked = file::lock_or_wait(&folder, ".lock", || {
-        info(format_args!("{repo}: another process is importing it: waiting"));
+        tell(Notice::Info(format!("{repo}: another process is importing it: waiting")));
     });
     let _lock = locked.map_err(write_error)?;
     // A model that has been damaged since is imported again.
@@ -142,8 +141,8 @@ pub fn directory(repo: &Repo, common: &Common) -> Result<PathBuf> {
     if !directory.is_dir() {
         let imported = hf_marian::import(&fetched.folder).map_err(|error| error.context(repo))?;
         check_room(&models, repo, imported.layout.total() as u64 * 4)?;
-        import::write(&imported, &directory, Path::new(&repo.to_string()))?;
-        info(format_args!("{repo}: imported into {}", shown_path(&directory)));
+        write_imported(&imported, &directory, Path::new(&repo.to_string()))?;
+        tell(Notice::Info(format!("{repo}: imported into {}", shown_path(&directory))));
     }
     Ok(directory)
 }

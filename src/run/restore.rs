@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::checkpoint::{self, LAST, RunPath};
-use crate::commands::shared::model::load_parameters;
 use crate::error::{Error, Result};
 use crate::model::Transformer;
+use crate::model_dir::{Tell, load_parameters};
 use crate::notice::Notice;
 use crate::ops::memory::change_on_host;
 use crate::ops::params::Parameters;
@@ -14,7 +14,7 @@ use crate::train::optimizer::Optimizer;
 use crate::train::state::TrainState;
 
 /// The newest whole checkpoint of a run: its state and its directory. `None` before the first one.
-pub fn newest(run: &Path, say: &dyn Fn(Notice)) -> Result<Option<(TrainState, PathBuf)>> {
+pub fn newest(run: &Path, tell: Tell<'_>) -> Result<Option<(TrainState, PathBuf)>> {
     let look = || {
         let (newest, warnings) = checkpoint::newest_valid(run)?;
         let newest = match newest {
@@ -42,7 +42,7 @@ pub fn newest(run: &Path, say: &dyn Fn(Notice)) -> Result<Option<(TrainState, Pa
         return Ok(None);
     };
     for warning in warnings {
-        say(Notice::Warning(warning));
+        tell(Notice::Damage(warning));
     }
     let step = newest.0.step;
     if let Some(last) = last(run).filter(|last| *last > step)
@@ -55,7 +55,7 @@ pub fn newest(run: &Path, say: &dyn Fn(Notice)) -> Result<Option<(TrainState, Pa
                 "start another run from it with train.init and --run-dir; or move model.safetensors away to go on all the same",
             ));
         }
-        say(Notice::Warning(format!("{what}: the newest is that of update {step}")));
+        tell(Notice::Damage(format!("{what}: the newest is that of update {step}")));
     }
     Ok(Some(newest))
 }
@@ -71,18 +71,13 @@ fn state_of(checkpoint: &Path) -> Result<TrainState> {
 }
 
 /// Loads the newest whole checkpoint of a run.
-pub fn load(
-    run: &Path,
-    model: &Transformer,
-    optimizer: &Optimizer,
-    say: &dyn Fn(Notice),
-) -> Result<Option<TrainState>> {
-    let Some((state, directory)) = newest(run, say)? else {
-        say(Notice::Info("the run has no checkpoint yet: starting at update 0".to_owned()));
+pub fn load(run: &Path, model: &Transformer, optimizer: &Optimizer, tell: Tell<'_>) -> Result<Option<TrainState>> {
+    let Some((state, directory)) = newest(run, tell)? else {
+        tell(Notice::Info("the run has no checkpoint yet: starting at update 0".to_owned()));
         return Ok(None);
     };
     load_from(&directory, model, optimizer)?;
-    say(Notice::Info(format!("resuming at update {}", state.step)));
+    tell(Notice::Info(format!("resuming at update {}", state.step)));
     Ok(Some(state))
 }
 
@@ -97,7 +92,7 @@ pub fn go_back(
     model: &Transformer,
     optimizer: &Optimizer,
     is_sound: impl Fn(&TrainState) -> bool,
-    say: &dyn Fn(Notice),
+    tell: Tell<'_>,
 ) -> Result<Option<TrainState>> {
     for (step, directory) in checkpoint::list(writable.path)?.into_iter().rev() {
         let verified = checkpoint::verify(&directory).and_then(|_| checkpoint::read_state(&directory));
@@ -106,7 +101,7 @@ pub fn go_back(
             Ok(_) => continue,
             Err(error) => {
                 let error = checkpoint::known_damage(error)?;
-                say(Notice::Warning(format!("the checkpoint of update {step} is skipped: {error}")));
+                tell(Notice::Damage(format!("the checkpoint of update {step} is skipped: {error}")));
                 continue;
             }
         };

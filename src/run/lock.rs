@@ -5,10 +5,11 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::console::warning;
 use crate::error::{Error, Result};
 use crate::file::{self, Attempt, Folder};
 use crate::limits::NOTE_BYTES;
+use crate::model_dir::Tell;
+use crate::notice::Notice;
 
 /// Locked by the process that trains.
 pub(super) const LOCK: &str = ".lock";
@@ -57,7 +58,7 @@ impl Lock {
 }
 
 /// Locks the directory. The lock is released when the process ends, in whatever way; the file stays.
-pub fn lock(run: &Path) -> Result<Lock> {
+pub fn lock(run: &Path, tell: Tell<'_>) -> Result<Lock> {
     let directory = Folder::open(run).map_err(|e| Error::io("open the run directory", run, e))?;
     let write_error = |error| Error::io("write into the run directory", run, error);
     let file = match file::try_lock(&directory, LOCK).map_err(write_error)? {
@@ -73,10 +74,10 @@ pub fn lock(run: &Path) -> Result<Lock> {
         }
         Attempt::Held(_) => return Err(held(&directory)),
         Attempt::NoLocks => {
-            warning(format_args!(
+            tell(Notice::Warning(format!(
                 "the file system of {} has no locks: make sure that no other process trains in this directory",
                 run.display()
-            ));
+            )));
             None
         }
     };

@@ -5,12 +5,11 @@ use std::collections::{HashMap, HashSet};
 use sha2::{Digest, Sha256};
 
 use super::training_data::is_learnt;
-use super::{corpus_tags, unwritten};
-use crate::commands::shared::signals::Signals;
-use crate::commands::shared::texts::{Text, Texts};
+use super::{Stop, corpus_tags, unwritten};
 use crate::config::Config;
 use crate::data::batch::{Batch, larger_side, split_by_tokens};
 use crate::data::corpus::{Side, read_all};
+use crate::data::texts::{Text, Texts};
 use crate::data::tokenizer::{Normalization, TextForm, TokenizerKind};
 use crate::data::tokenizers::Tokenizers;
 use crate::decode::explain::explain;
@@ -21,6 +20,7 @@ use crate::decode::{Ending, Strategy};
 use crate::error::{Error, Result};
 use crate::metrics::{BleuOptions, ChrfOptions, Metric, Statistics, bleu, resample};
 use crate::model::Transformer;
+use crate::model_dir::Tell;
 use crate::notice::Notice;
 use crate::train::evaluate::Evaluator;
 use crate::train::{Score, ValidMetric, Validation};
@@ -121,11 +121,11 @@ impl Validator {
     /// Reads the sets, if validation is wanted. Pairs that are too long for the model are left out of the loss; `say`
     /// is called with their number, about sources without a tag, about text for which BLEU is not meaningful, and as
     /// [`Text::open`] does.
-    pub fn open(config: &Config, texts: &Texts, tokenizers: &Tokenizers, say: &dyn Fn(Notice)) -> Result<Option<Self>> {
+    pub fn open(config: &Config, texts: &Texts, tokenizers: &Tokenizers, tell: Tell<'_>) -> Result<Option<Self>> {
         let Some(valid) = texts.valid.as_ref().filter(|_| config.valid.every > 0) else { return Ok(None) };
-        let set = ScoredSet::open(config, valid, "validation", tokenizers, say)?;
+        let set = ScoredSet::open(config, valid, "validation", tokenizers, tell)?;
         let monitored = texts.monitor.iter().map(|(name, text)| {
-            let set = ScoredSet::open(config, text, name, tokenizers, say)?;
+            let set = ScoredSet::open(config, text, name, tokenizers, tell)?;
             Ok((name.clone(), ScoredSet { samples: 0, ..set }))
         });
         Ok(Some(Self { set, monitored: monitored.collect::<Result<_>>()? }))
@@ -147,10 +147,10 @@ impl Validator {
         &self,
         model: &Transformer,
         evaluator: &mut Evaluator<'_>,
-        signals: &Signals,
+        stop: &dyn Stop,
     ) -> Result<Option<Validation>> {
-        let Some(validation) = self.score_alone(model, evaluator, signals)? else { return Ok(None) };
-        self.with_monitored(validation, model, evaluator, signals)
+        let Some(validation) = self.score_alone(model, evaluator, stop)? else { return Ok(None) };
+        self.with_monitored(validation, model, evaluator, stop)
     }
 
     /// The scores of the validation set alone, which decide; otherwise as [`Validator::score`].
@@ -158,9 +158,9 @@ impl Validator {
         &self,
         model: &Transformer,
         evaluator: &mut Evaluator<'_>,
-        signals: &Signals,
+        stop: &dyn Stop,
     ) -> Result<Option<Validation>> {
-        self.set.score(model, evaluator, signals)
+        self.set.score(model, evaluator, stop)
     }
 
     /// What [`Validator::score_alone`] has given for this model, with the scores of the sets that are monitored.
@@ -169,11 +169,11 @@ impl Validator {
         mut validation: Validation,
         model: &Transformer,
         evaluator: &mut Evaluator<'_>,
-        signals: &Signals,
+        stop: &dyn Stop,
     ) -> Result<Option<Validation>> {
         validation.monitored.clear();
         for (name, set) in self.monitored.iter().filter(|_| validation.loss.is_finite()) {
-            let Some(scores) = set.score(model, evaluator, signals)? else { return Ok(None) };
+            let Some(scores) = set.score(model, evaluator, stop)? else { return Ok(None) };
             let scores = Validation { translations: Vec::new(), ..scores };
             validation.monitored.push((name.clone(), scores));
         }
@@ -190,9 +190,9 @@ impl Validator {
 
 impl ScoredSet {
     /// Reads a set, which messages call `name`.
-    fn open(config: &Config, text: &Text, name: &str, tokenizers: &Tokenizers, say: &dyn Fn(Notice)) -> Result<Self> {
-        let corpus = text.open(1.0, say)?;
-        let warn = |text: String| say(Notice::Warning(text));
+    fn open(config: &Config, text: &Text, name: &str, tokenizers: &Tokenizers, tell: Tell<'_>) -> Result<Self> {
+        let corpus = text.open(1.0, tell)?;
+        let warn = |text: String| tell(Notice::Warning(text));
         let pairs = read_all(&*corpus)?;
         let limit =
             if config.valid.max_sentences == 0 { pairs.len() } else { config.valid.max_sentences.min(pairs.len()) };
@@ -302,13 +302,8 @@ impl ScoredSet {
 
     /// Loss over the whole set, translations and their scores; `None` if a signal stops it. If the loss is not finite, nothing
     /// is translated.
-    fn score(
-        &self,
-        model: &Transformer,
-        evaluator: &mut Evaluator<'_>,
-        signals: &Signals,
-    ) -> Result<Option<Validation>> {
-        let stops = || signals.stop().is_some();
+    fn score(&self, model: &Transformer, evaluator: &mut Evaluator<'_>, stop: &dyn Stop) -> Result<Option<Validation>> {
+        let stops = || stop.stop().is_some();
         let Some(sums) = evaluator.losses(&self.batches, &stops)? else { return Ok(None) };
         evaluator.rest();
         let tokens = self.batches.iter().map(|batch| batch.target_tokens).sum::<usize>().max(1) as f64;

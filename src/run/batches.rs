@@ -91,9 +91,9 @@ pub fn batches(data: &Data, config: &Config, position: SamplerPosition) -> Resul
 
 #[cfg(test)]
 mod tests {
-    use super::super::training_data::{self, Workplace};
+    use super::super::training_data::{self, Preparation};
     use super::*;
-    use crate::commands::shared::texts::{Text, Texts};
+    use crate::data::texts::{Text, Texts};
     use crate::model::{ModelConfig, Preset};
 
     /// What two hundred pairs give, with this probability of leaving out a merge.
@@ -112,7 +112,7 @@ mod tests {
         config.train.max_epochs = 1;
         config.tokenizer.dropout = dropout;
         set(&mut config);
-        let data = training_data::prepare(&config, &texts, None, &Workplace::quiet(folder.path())).unwrap();
+        let data = training_data::prepare(&config, &texts, None, &Preparation::quiet(folder.path())).unwrap();
         batches(&data, &config, SamplerPosition::default()).unwrap().map(|item| item.unwrap().item).collect()
     }
 

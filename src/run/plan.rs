@@ -2,11 +2,11 @@
 
 use super::batches;
 use super::training_data::Data;
-use crate::commands::shared::model::vocabulary;
 use crate::config::Config;
 use crate::data::sampler::Sampler;
 use crate::error::Result;
 use crate::model::layout;
+use crate::model_dir::vocabulary;
 use crate::ops::params::{Entry, ParameterLayout};
 use crate::train::memory;
 

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use super::init;
 use super::validator::Validator;
-use crate::commands::shared::run::record::{self, Values};
 use crate::config::{self, Config, Decides, OnResume};
 use crate::data::encoded::EncodedCorpus;
 use crate::data::{CorpusLocation, SetConfig};
@@ -12,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::escape::shell_word;
 use crate::model::ModelConfig;
 use crate::model::layout::{Vocabulary, layout};
+use crate::model_dir::record::{self, Values};
 use crate::ops::params::ParameterLayout;
 use crate::train::state::{TextChecksums, TrainState};
 

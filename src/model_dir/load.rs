@@ -1,6 +1,4 @@
-//! The model that a command works with: loading it for what it is needed for, and writing one.
-
-mod find;
+//! A model on disk: loading it for what it is needed for, and writing one.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,26 +8,26 @@ use std::str::FromStr;
 
 use candle_core::{DType, Device};
 
-use super::run::configuration;
-use super::run::directory::own_files;
-use super::run::record::refuse_other_model;
+use super::find::{config_of, directory};
+use super::names::own_files;
+use super::record::refuse_other_model;
+use super::{ModelRequest, Tell};
 use crate::checkpoint::{self, Elements, Located, NamedTensor, Slot, TensorFile, Which};
 use crate::choice::not_among;
-use crate::cli::{Common, ModelArgs, ModelsArgs};
 use crate::config::{self, Config};
-use crate::console::{info, message, note};
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::decode::neural::{Neural, SpecialTokens};
 use crate::decode::source::Reader;
 use crate::error::{Error, Result};
 use crate::escape::shown_path;
 use crate::infer::{self, Engine};
+use crate::interop::import::Imported;
 use crate::model::{ModelConfig, Transformer, Vocabulary, layout};
+use crate::notice::Notice;
 use crate::ops::matmul::Precision;
 use crate::ops::memory::change_on_host;
 use crate::ops::params::{Entry, ParameterLayout};
 use crate::{device, file};
-pub use find::{config_of, directory, is_there, not_a_directory, whole_path};
 
 /// A model that was found, with everything needed to use it. Its weights have not been read.
 pub struct ModelFiles {
@@ -66,7 +64,7 @@ impl ModelFiles {
     }
 
     /// The model prepared for search, in the precision that `--precision` asks for.
-    pub fn neural(&self, precision: Option<&str>) -> Result<Neural> {
+    pub fn neural(&self, precision: Option<&str>, tell: Tell<'_>) -> Result<Neural> {
         let special = SpecialTokens::of(&self.tokenizers);
         let wanted = precision.map(str::parse::<Wanted>).transpose()?;
         if !self.device.is_cpu() {
@@ -88,7 +86,8 @@ impl ModelFiles {
             None => infer::ComputeType::F32,
             Some(Wanted::Auto) => infer::ComputeType::fastest(),
             Some(Wanted::This(infer::ComputeType::Bf16)) if !Precision::Bf16.is_native() => {
-                note("this processor has no instructions for bfloat16 products: computing in f32");
+                let text = "this processor has no instructions for bfloat16 products: computing in f32";
+                tell(Notice::Note(text.to_owned()));
                 infer::ComputeType::F32
             }
             Some(Wanted::This(precision)) => precision,
@@ -214,41 +213,13 @@ fn inference_type(precision: Precision, device: &Device) -> DType {
     }
 }
 
-/// Finds the model that the flags name.
-pub fn load(args: &ModelArgs, common: &Common) -> Result<ModelFiles> {
-    load_from(args.model.as_deref(), args.checkpoint.as_deref(), common)
-}
-
-/// Finds the models that the flags name, at least one.
-pub fn load_all(args: &ModelsArgs, common: &Common) -> Result<(ModelFiles, Vec<ModelFiles>)> {
-    check_weights(&args.weights, args.model.len())?;
-    let load = |model: Option<&Path>| load_from(model, args.checkpoint.as_deref(), common);
-    let first = load(args.model.first().map(PathBuf::as_path))?;
-    let others = args.model.iter().skip(1).map(|model| load(Some(model))).collect::<Result<_>>()?;
-    Ok((first, others))
-}
-
-/// Refuses `--weights` that are not one positive number for each of several models.
-pub fn check_weights(weights: &[f64], models: usize) -> Result<()> {
-    if weights.is_empty() {
-        return Ok(());
-    }
-    if weights.len() != models || models < 2 {
-        let [s, each] = [weights.len(), models].map(|count| if count == 1 { "" } else { "s" });
-        let what = format!("--weights has {} number{s} for {models} model{each}", weights.len());
-        return Err(Error::usage(what).help("give several models, and one number for each, in their order"));
-    }
-    if weights.iter().any(|weight| weight.is_nan() || *weight <= 0.0) || !weights.iter().sum::<f64>().is_finite() {
-        let error = Error::usage("--weights are positive numbers with a finite sum");
-        return Err(error.help("leave out a model that is not to count"));
-    }
-    Ok(())
-}
-
-/// Finds the model in a directory, or the default one if none is named.
-pub fn load_from(named: Option<&Path>, checkpoint: Option<&str>, common: &Common) -> Result<ModelFiles> {
-    let asked = checkpoint.map(str::parse::<Which>).transpose()?;
-    let named = directory(named, common)?;
+/// Finds the model that is asked for.
+///
+/// # Errors
+/// There is none, it is damaged, or it cannot be used on the device.
+pub fn load(request: &ModelRequest, tell: Tell<'_>) -> Result<ModelFiles> {
+    let asked = request.checkpoint.as_deref().map(str::parse::<Which>).transpose()?;
+    let named = directory(request.model.as_deref(), request.offline, tell)?;
     let (directory, of_path) = checkpoint::directory_and_step(&named);
     if of_path.is_some() && asked.is_some() {
         let error = Error::usage("this is a checkpoint already, and --checkpoint names another").at(&named);
@@ -256,13 +227,13 @@ pub fn load_from(named: Option<&Path>, checkpoint: Option<&str>, common: &Common
     }
     let (directory, which) = (directory.to_path_buf(), of_path.or(asked));
     let config = config_of(&directory)?;
-    configuration::set_threads(&config, common)?;
-    let device = device::open(common.device.as_deref().unwrap_or(&config.runtime.device))?;
+    device::set_threads(request.threads.unwrap_or(config.runtime.threads))?;
+    let device = device::open(request.device.as_deref().unwrap_or(&config.runtime.device))?;
     let located = checkpoint::locate(&directory, which)?;
     for warning in &located.warnings {
-        message(format_args!("warning: {warning}"));
+        tell(Notice::Damage(warning.clone()));
     }
-    info(format_args!("model: {} ({})", shown_path(&directory), located.what));
+    tell(Notice::Info(format!("model: {} ({})", shown_path(&directory), located.what)));
     refuse_other_model(&config, &directory, &located.directory)?;
     let tokenizers = Tokenizers::load(&directory)?;
     Ok(ModelFiles { config, tokenizers, device, located, directory })
@@ -296,4 +267,11 @@ pub fn write_model(
         };
         config::load_resolved(file).map(drop).map_err(refused)
     })
+}
+
+/// Writes a model imported from there as a new model directory.
+pub fn write_imported(imported: &Imported, out: &Path, source: &Path) -> Result<()> {
+    let Imported { config, tokenizers, layout, values, .. } = imported;
+    let made_from = format!("{} (import)", source.display());
+    write_model(out, config, tokenizers, &named(layout.entries(), values), &made_from)
 }

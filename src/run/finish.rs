@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 
 use super::host::RunHost;
 use crate::checkpoint::{self, Saved};
-use crate::commands::shared::model::{load_parameters, named, slots};
-use crate::commands::shared::run::{directory, record};
 use crate::error::{Error, Result};
 use crate::escape::shown_path;
+use crate::model_dir::{load_parameters, named, record, slots};
 use crate::ops::memory::{change_on_host, on_host};
 use crate::report::files;
+use crate::run::directory;
 use crate::train::best::{Judge, Judged};
 use crate::train::log::{Log, Samples};
 use crate::train::{Trainer, Validation};
@@ -99,7 +99,7 @@ impl RunHost<'_> {
         self.fill(&source, &last, trainer)?;
         drop(last);
         self.lock.check(self.run)?;
-        directory::restore_files(self.run, self.config, &self.data.tokenizers)?;
+        directory::restore_files(self.run, self.config, &self.data.tokenizers, &*self.tell)?;
         on_host(trainer.model.parameters().values(), |values| {
             Ok(checkpoint::save_model(self.run, &named(self.parameters.entries(), values), None))
         })??;
@@ -223,7 +223,7 @@ impl RunHost<'_> {
         let (model, step) = (trainer.model, trainer.state.step);
         for candidate in candidates.iter_mut().filter(|candidate| candidate.judged.is_none()) {
             self.fill(&candidate.source, last, trainer)?;
-            let validation = validator.score_alone(model, &mut trainer.evaluator(), &self.signals)?;
+            let validation = validator.score_alone(model, &mut trainer.evaluator(), self.stop)?;
             let Some(validation) = validation else { return Ok(false) };
             candidate.judged = Some(validation.judged(step));
             candidate.validation = Some(validation);
@@ -275,8 +275,8 @@ impl RunHost<'_> {
         let model = trainer.model;
         let evaluator = &mut trainer.evaluator();
         Ok(match validation {
-            Some(validation) => validator.with_monitored(validation, model, evaluator, &self.signals)?,
-            None => validator.score(model, evaluator, &self.signals)?,
+            Some(validation) => validator.with_monitored(validation, model, evaluator, self.stop)?,
+            None => validator.score(model, evaluator, self.stop)?,
         })
     }
 

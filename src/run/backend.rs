@@ -2,22 +2,22 @@
 
 use candle_core::{DType, Device};
 
-use crate::console::note;
 use crate::error::Result;
 use crate::model::Transformer;
+use crate::model_dir::Tell;
+use crate::notice::Notice;
 use crate::ops::matmul::Precision;
 use crate::train::backend::{Backend, Tape};
 
 /// The number type of matrix products in training on this device; says so if it is not the one asked for.
-pub fn number_type(precision: Precision, device: &Device) -> DType {
+pub fn number_type(precision: Precision, device: &Device, tell: Tell<'_>) -> DType {
     match precision {
         Precision::F32 => DType::F32,
         Precision::Bf16 if !device.is_cpu() || Precision::Bf16.is_native() => DType::BF16,
         Precision::Bf16 => {
-            note(
-                "runtime.precision = \"bf16\", but this processor has no instructions for bfloat16 products: \
-                     computing in f32",
-            );
+            let text = "runtime.precision = \"bf16\", but this processor has no instructions for bfloat16 products: \
+                        computing in f32";
+            tell(Notice::Note(text.to_owned()));
             DType::F32
         }
     }

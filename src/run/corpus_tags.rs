@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use super::training_data::{Data, about, sampled};
-use crate::commands::shared::tags::{listed, unknown_word};
-use crate::commands::shared::texts::{Named, Texts};
 use crate::data::corpus::{PairSource, Side, read_all};
+use crate::data::tags::{listed, unknown_word};
+use crate::data::texts::{Named, Texts};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::data::{CorpusConfig, DataConfig};

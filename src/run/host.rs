@@ -5,22 +5,23 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
+use super::Stop;
 use super::saver::{Saver, Snapshot};
-use crate::commands::shared::run::lock::Lock;
-use crate::commands::shared::run::record::{self, Values};
-use crate::commands::shared::run::training_data::Data;
-use crate::commands::shared::run::validator::Validator;
-use crate::commands::shared::run::{batches, directory, restore};
-use crate::commands::shared::signals::Signals;
 use crate::config::Config;
-use crate::console::message;
 use crate::data::corpus::Side;
 use crate::data::sampler::SamplerPosition;
 use crate::error::Result;
 use crate::model::Transformer;
+use crate::model_dir::Notices;
+use crate::model_dir::record::{self, Values};
+use crate::notice::Notice;
 use crate::ops::memory::on_host;
 use crate::ops::params::Parameters;
 use crate::report::files;
+use crate::run::lock::Lock;
+use crate::run::training_data::Data;
+use crate::run::validator::Validator;
+use crate::run::{batches, directory, restore};
 use crate::train::evaluate::Evaluator;
 use crate::train::host::{Batches, End, Host, Lines, Validation};
 use crate::train::optimizer::Optimizer;
@@ -42,8 +43,10 @@ pub struct RunHost<'a> {
     pub data: &'a Data,
     /// Validation set, if there is one.
     pub validator: Option<Validator>,
-    /// Signals.
-    pub signals: Signals,
+    /// Asks to stop.
+    pub stop: &'a dyn Stop,
+    /// Receives what there is to tell.
+    pub tell: Notices,
     /// The model's parameters.
     pub parameters: Arc<Parameters>,
     /// Writes checkpoints.
@@ -55,7 +58,7 @@ pub struct RunHost<'a> {
 impl Host for RunHost<'_> {
     fn validate(&mut self, model: &Transformer, evaluator: &mut Evaluator<'_>) -> Result<Option<Validation>> {
         let Some(validator) = &self.validator else { return Ok(Some(Validation::default())) };
-        let validation = validator.score(model, evaluator, &self.signals)?;
+        let validation = validator.score(model, evaluator, self.stop)?;
         // What is shown of it must not be written into another run's directory.
         self.lock.check(self.run)?;
         self.latest.clone_from(&validation);
@@ -68,7 +71,7 @@ impl Host for RunHost<'_> {
 
     fn save(&mut self, optimizer: &Optimizer, state: &TrainState) -> Result<()> {
         self.lock.check(self.run)?;
-        directory::restore_files(self.run, self.config, &self.data.tokenizers)?;
+        directory::restore_files(self.run, self.config, &self.data.tokenizers, &*self.tell)?;
         if state.best.as_ref().is_some_and(|best| best.step == state.step) {
             let translations = self.latest.as_ref().map(|latest| latest.translations.clone()).unwrap_or_default();
             self.keep_translations(files::BEST, &translations);
@@ -86,6 +89,7 @@ impl Host for RunHost<'_> {
         let snapshot = Snapshot {
             run: self.run.to_path_buf(),
             lock: self.lock.clone(),
+            tell: self.tell.clone(),
             step: state.step,
             best: state.best_steps(),
             parameters: self.parameters.clone(),
@@ -112,9 +116,7 @@ impl Host for RunHost<'_> {
         self.latest = None;
         let is_sound = |state: &TrainState| state.step < before && state.health.in_a_row == 0;
         let Some(mut state) =
-            restore::go_back(directory::writable(self.run, self.config), model, optimizer, is_sound, &|line| {
-                message(line)
-            })?
+            restore::go_back(directory::writable(self.run, self.config), model, optimizer, is_sound, &*self.tell)?
         else {
             return Ok(None);
         };
@@ -144,7 +146,7 @@ impl Host for RunHost<'_> {
     }
 
     fn stop(&self) -> Option<End> {
-        self.signals.stop()
+        self.stop.stop()
     }
 }
 
@@ -164,7 +166,7 @@ impl RunHost<'_> {
                 break;
             }
             if let Err(error) = files::replace(directory::writable(self.run, self.config), name, &text) {
-                message(format_args!("warning: {error}"));
+                (self.tell)(Notice::Damage(error.to_string()));
             }
         }
     }
