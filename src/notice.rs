@@ -24,3 +24,28 @@ impl Display for Notice {
         }
     }
 }
+
+/// A number as notices show it: digits in groups of three.
+pub fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_digits() {
+        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (65_432_100, "65,432,100")] {
+            assert_eq!(grouped(number), text);
+        }
+    }
+}

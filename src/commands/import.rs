@@ -24,7 +24,7 @@ pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
     if common.json {
         print_json(&serde_json::json!({ "out": args.out.to_string_lossy(), "parameters": parameters }))?;
     } else {
-        info(format_args!("{} parameters, written to {}", super::info::grouped(parameters), shown_path(&args.out)));
+        info(format_args!("{} parameters, written to {}", crate::notice::grouped(parameters), shown_path(&args.out)));
     }
     let tags = imported.tokenizers.source.language_tags();
     if !tags.is_empty() {

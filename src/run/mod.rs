@@ -2,7 +2,7 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`request`] | what is asked of it |
+//! | [`request`], [`stages`] | what is asked of it; from there to its end, stage by stage |
 //! | [`directory`], [`lock`] | where a run is and which files it has; who trains there |
 //! | [`ended`] | whether it has ended |
 //! | [`compare`] | whether a run may continue with another configuration or other text |
@@ -30,6 +30,7 @@ pub mod request;
 pub mod restore;
 pub mod resume;
 pub mod saver;
+pub mod stages;
 pub mod training_data;
 pub mod unwritten;
 pub mod validator;

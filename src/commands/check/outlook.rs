@@ -5,7 +5,6 @@ use std::time::Instant;
 use candle_core::Device;
 use serde_json::json;
 
-use crate::commands::info::grouped;
 use crate::config::Config;
 use crate::console::tell;
 use crate::data::TokenizerConfig;
@@ -13,6 +12,7 @@ use crate::data::batch::Batch;
 use crate::error::Result;
 use crate::model::{NormPlacement, Transformer};
 use crate::model_dir::vocabulary;
+use crate::notice::grouped;
 use crate::ops::Mode;
 use crate::rng;
 use crate::run::plan::Plan;

@@ -17,6 +17,7 @@ use crate::error::{Error, Result, check_path};
 use crate::escape::{shell_word, shown_path};
 use crate::model::{NormKind, Vocabulary, layout};
 use crate::model_dir::{config_of, hub, slots, vocabulary, whole_path};
+use crate::notice::grouped;
 use crate::ops::params::{Entry, ParameterLayout};
 use crate::run::init::Start;
 use crate::train::ValidMetric;
@@ -368,29 +369,9 @@ fn best_line(best: &Map<String, Value>, metric: ValidMetric) -> String {
     format!("best validation: {score}{step}")
 }
 
-/// Digits in groups of three.
-pub(super) fn grouped(number: usize) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn groups_digits() {
-        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (65_432_100, "65,432,100")] {
-            assert_eq!(grouped(number), text);
-        }
-    }
 
     #[test]
     fn what_a_checkpoint_does_not_tell_of_its_best_is_left_out() {

@@ -77,18 +77,18 @@ pub fn print(
     if old.is_none() {
         lines.extend(Start::described(config)?.map(comment));
     }
-    lines.push(format!("# parameters: {}", info::grouped(parameters.total())));
+    lines.push(format!("# parameters: {}", crate::notice::grouped(parameters.total())));
     for (name, count) in info::by_part(parameters) {
-        lines.push(format!("#   {name}: {}", info::grouped(count)));
+        lines.push(format!("#   {name}: {}", crate::notice::grouped(count)));
     }
     if plan.frozen > 0 {
-        lines.push(format!("#   frozen: {}", info::grouped(plan.frozen)));
+        lines.push(format!("#   frozen: {}", crate::notice::grouped(plan.frozen)));
     }
     let pairs = data.corpus.len() as f64;
     lines.push(format!(
         "# corpus: {} source and {} target subwords; {:.1} and {:.1} a sentence",
-        info::grouped(*source_tokens),
-        info::grouped(*target_tokens),
+        crate::notice::grouped(*source_tokens),
+        crate::notice::grouped(*target_tokens),
         *source_tokens as f64 / pairs,
         *target_tokens as f64 / pairs
     ));

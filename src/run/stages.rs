@@ -1,0 +1,500 @@
+//! A run from what is asked to its end, stage by stage. Each stage is made from the one before, so none can be left out:
+//!
+//! | stage | what is certain then | what has changed on disk |
+//! |---|---|---|
+//! | [`Resolved`] | the configuration is right, its text exists, the device opens, the directory can hold a run | nothing |
+//! | [`Opened`] | the run that is there may be continued or replaced, and nobody else trains in it | the lock |
+//! | [`Prepared`] | the text is encoded, and is that of the run | the cache of prepared text |
+//! | [`Ready`] | the model has its parameters, the largest batch fits, everything that is to be written can be | files beside those of the run |
+//! | [`Begun`] | training goes on from here, also after a kill | the run |
+//!
+//! A stage that fails leaves the files of a run that is there as they were; only what [`Ready::begin`] does may not.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use candle_core::Device;
+use serde_json::{Value, json};
+
+use super::directory::{self, Resumption};
+use super::ended::Ended;
+use super::finish::Final;
+use super::host::RunHost;
+use super::lock::Lock;
+use super::plan::Plan;
+use super::request::RunRequest;
+use super::saver::Saver;
+use super::training_data::{self, Data, Meter, Preparation};
+use super::validator::Validator;
+use super::{Stop, backend, batches, compare, init, restore, resume};
+use crate::config::Config;
+use crate::data::statistics::Statistics;
+use crate::data::texts::Texts;
+use crate::error::{Error, Result};
+use crate::escape::shown_path;
+use crate::model::Transformer;
+use crate::model_dir::{Notices, Tell, vocabulary};
+use crate::notice::{Notice, grouped};
+use crate::report::events::Events;
+use crate::report::files;
+use crate::report::page::{self, Page};
+use crate::train::backend::Backend;
+use crate::train::log::{self, Continuation, LOG_FILE, Log, Watcher};
+use crate::train::optimizer::Optimizer;
+use crate::train::profile::{Profile, Profiler};
+use crate::train::state::{TextChecksums, TrainState};
+use crate::train::{Alone, End, Pipeline, Session, Trainer, Validation, memory, rehearse};
+use crate::{checkpoint, device};
+
+/// Why most runs end.
+pub const UPDATES_REACHED: &str = "train.max_updates reached";
+
+/// Who is told of a run, and who may stop it.
+#[derive(Clone)]
+pub struct Surroundings<'a> {
+    /// Receives what there is to tell.
+    pub tell: Notices,
+    /// Asks to stop.
+    pub stop: &'a dyn Stop,
+    /// Shows how far the text has been prepared.
+    pub meter: Meter<'a>,
+}
+
+/// A request whose configuration, text, device and directory have been found.
+pub struct Resolved {
+    /// What was asked.
+    pub request: RunRequest,
+    /// The whole configuration.
+    pub config: Config,
+    /// The text that it names.
+    pub texts: Texts,
+    /// Where it trains.
+    pub device: Device,
+    /// The run directory.
+    pub run: PathBuf,
+}
+
+impl Resolved {
+    /// Finds everything that a request names.
+    ///
+    /// # Errors
+    /// The configuration is wrong, something that it names is not there, or the directory cannot hold a run.
+    pub fn new(request: RunRequest, tell: Tell<'_>) -> Result<Self> {
+        let config = request.config()?;
+        let texts = Texts::find(&config.data, request.offline)?;
+        request.set_threads(&config)?;
+        let device = request.open_device(&config)?;
+        if device.is_cpu() {
+            memory::refuse_the_impossible(&config.model, config.tokenizer.vocab_size)?;
+        }
+        let run = request.run_directory()?;
+        directory::refuse_unusable(&run, &config, request.resume)?;
+        let idle = config.train.schedule.idle_end(config.train.max_updates);
+        idle.into_iter().for_each(|text| tell(Notice::Warning(text)));
+        Ok(Self { request, config, texts, device, run })
+    }
+
+    /// Locks the directory, and compares the configuration with that of the run which is to be continued.
+    ///
+    /// # Errors
+    /// There is a run that is not to be continued or replaced, it may not be continued, or another process trains in it.
+    pub fn open(self, surroundings: Surroundings<'_>) -> Result<Opened<'_>> {
+        let (continued, lock) = directory::open(&self.run, &self.request, &self.config, &*surroundings.tell)?;
+        if self.request.resume && continued.is_none() {
+            let run = shown_path(&self.run);
+            (surroundings.tell)(Notice::Info(format!("there is no run in {run} to resume: starting one")));
+        }
+        Ok(Opened { of: self, surroundings, continued, lock })
+    }
+}
+
+/// A run whose directory is locked.
+pub struct Opened<'a> {
+    of: Resolved,
+    surroundings: Surroundings<'a>,
+    continued: Option<directory::Continued>,
+    lock: Lock,
+}
+
+/// What an opened run comes to.
+pub enum Step<'a> {
+    /// It has ended: nothing that decides its final model has changed, and that is whole and was validated. It stays as it is, since
+    /// making it anew would need all checkpoints that it was made of.
+    Over {
+        /// How.
+        ended: Ended,
+        /// Its directory.
+        run: PathBuf,
+        /// Its configuration.
+        config: Box<Config>,
+    },
+    /// It is to be trained.
+    Trains(Box<Prepared<'a>>),
+}
+
+impl<'a> Opened<'a> {
+    /// Encodes the text, or finds it encoded.
+    ///
+    /// # Errors
+    /// The text cannot be used; or it is not that of the run which is to be continued.
+    pub fn prepare(self) -> Result<Step<'a>> {
+        let Self { mut of, surroundings, continued, lock } = self;
+        let tell: Tell<'_> = &*surroundings.tell;
+        let saved = continued.is_some().then(|| directory::tokenizers(&of.run)).transpose()?;
+        let preparation =
+            Preparation::beside(&of.run, &of.config.data, tell).watching(surroundings.stop).showing(surroundings.meter);
+        let data = training_data::prepare(&of.config, &of.texts, saved, &preparation)?;
+        let old = continued.as_ref().map(|continued| &continued.config);
+        of.config = init::stating_tokenizers(of.config, old, &data.tokenizers);
+        let validator = Validator::open(&of.config, &of.texts, &data.tokenizers, tell)?;
+        let text = compare::checksums(&data.corpus, validator.as_ref());
+        if let Some(continued) = &continued
+            && continued.is_same
+            && !of.request.force
+        {
+            match restore::newest(&of.run, &|_| ()) {
+                Ok(Some((state, _))) => resume::check_text(&state, &text, &of.config, false, tell)?,
+                Ok(None) => {}
+                // If no checkpoint is left, it is not known what the text was.
+                Err(error) if checkpoint::is_known_damage(&error) => {}
+                Err(error) => return Err(error),
+            }
+            if let Some(ended) = Ended::find(&of.run, &of.config)? {
+                let (run, at) = (shown_path(&of.run), ended.at());
+                tell(Notice::Info(format!("the run in {run} has ended{at}: its final model stays as it is")));
+                if !continued.not_taken_over.is_empty() {
+                    let keys = continued.not_taken_over.join("`, `");
+                    let why = "not taken over, since there is nothing to do; the run's config.toml has its own";
+                    tell(Notice::Note(format!("`{keys}`: {why}")));
+                }
+                return Ok(Step::Over { ended, run: of.run, config: Box::new(of.config) });
+            }
+        }
+        let (old, changes) = continued.map(|continued| (continued.config, continued.changes)).unzip();
+        let changes = changes.unwrap_or_default();
+        Ok(Step::Trains(Box::new(Prepared { of, surroundings, old, changes, lock, data, validator, text })))
+    }
+}
+
+/// A run whose text is encoded.
+pub struct Prepared<'a> {
+    of: Resolved,
+    surroundings: Surroundings<'a>,
+    /// The configuration of the run that is continued, …
+    old: Option<Config>,
+    /// … and what will be different from now on.
+    changes: Vec<String>,
+    lock: Lock,
+    data: Data,
+    validator: Option<Validator>,
+    text: TextChecksums,
+}
+
+impl<'a> Prepared<'a> {
+    /// Makes the model, gives it the parameters that it begins with, and tries the largest batch and everything that is to be
+    /// written.
+    ///
+    /// # Errors
+    /// The run's checkpoints cannot be used, something does not fit into memory, or something cannot be written.
+    pub fn ready(self) -> Result<Ready<'a>> {
+        let Self { of, surroundings, old, changes, lock, data, validator, text } = self;
+        let (config, force, tell): (_, _, Tell<'_>) = (&of.config, of.request.force, &*surroundings.tell);
+        let compute = backend::number_type(config.runtime.precision, &of.device, tell);
+        let model = Transformer::with_precision(&config.model, vocabulary(&data.tokenizers), &of.device, compute)?;
+        let parameters = model.parameters().values().elem_count();
+        let plan = Plan::new(config, &data)?;
+        plan.warnings(config, of.device.is_cpu()).for_each(|text| tell(Notice::Warning(text)));
+        model.initialise(config.train.seed)?;
+        let average = config.train.exponential_average;
+        let mut optimizer = Optimizer::new(&config.train.optimizer, model.parameters(), average)?;
+        let resumed = old.is_some().then_some(&*of.run);
+        let (begun, is_loaded) = resume::begin(resumed, config, force, &model, &mut optimizer, &text, tell)?;
+        optimizer.freeze(&config.train.freeze)?;
+        if optimizer.frozen_count() > 0 {
+            let [frozen, all] = [optimizer.frozen_count(), parameters].map(grouped);
+            tell(Notice::Info(format!("frozen: {frozen} of {all} parameters")));
+        }
+        let (state, recorded) = resume::adapt(begun, old.as_ref(), config, &data, text, force, tell)?;
+        if state.health.has_gone_back() {
+            let rate = state.health.rate;
+            tell(Notice::Note(format!(
+                "the learning rate stays {rate} times that of the schedule, since the run has gone back to an earlier checkpoint"
+            )));
+        }
+        refuse_to_begin(surroundings.stop)?;
+        let (count, run) = (grouped(parameters), shown_path(&of.run));
+        tell(Notice::Info(format!("model: {count} parameters; run directory: {run}")));
+        let mut backend = backend::open(&model)?;
+        // A run that is replaced stays until it is known that this one can be trained.
+        let session = rehearsal(&mut *backend, &data, config, tell)?;
+        refuse_to_begin(surroundings.stop)?;
+        // What may fail comes before the run is touched: a failed resume leaves every file as it was.
+        let saver = Saver::start()?;
+        let continuation = Continuation::prepare(&of.run, is_loaded.then(|| state.progress()))?;
+        let resumption = old.is_some().then(|| Resumption::prepare(&of.run, &recorded, &state)).transpose()?;
+        Ok(Ready {
+            of,
+            surroundings,
+            changes,
+            lock,
+            data,
+            validator,
+            model,
+            backend,
+            optimizer,
+            state,
+            is_loaded,
+            session,
+            saver,
+            continuation,
+            resumption,
+        })
+    }
+}
+
+/// A run that can begin.
+pub struct Ready<'a> {
+    of: Resolved,
+    surroundings: Surroundings<'a>,
+    changes: Vec<String>,
+    lock: Lock,
+    data: Data,
+    validator: Option<Validator>,
+    model: Transformer,
+    backend: Box<dyn Backend>,
+    optimizer: Optimizer,
+    state: TrainState,
+    /// Whether the state is that of a checkpoint.
+    is_loaded: bool,
+    session: Session,
+    saver: Saver,
+    continuation: Continuation,
+    /// What is written of a run that goes on; none for one that starts.
+    resumption: Option<Resumption>,
+}
+
+impl<'a> Ready<'a> {
+    /// Starts, replaces or continues the run in its directory.
+    ///
+    /// # Errors
+    /// Something cannot be written after all.
+    pub fn begin(self) -> Result<Begun<'a>> {
+        let Self {
+            of,
+            surroundings,
+            changes,
+            lock,
+            data,
+            validator,
+            model,
+            backend,
+            optimizer,
+            state,
+            is_loaded,
+            session,
+            saver,
+            continuation,
+            resumption,
+        } = self;
+        let (run, config, tell): (&Path, _, Tell<'_>) = (&of.run, &of.config, &*surroundings.tell);
+        match resumption {
+            Some(resumption) => resumption.place()?,
+            None => directory::start(run, config, &data.tokenizers)?,
+        }
+        let writable = directory::writable(run, config);
+        let total = (config.train.max_updates > 0).then_some(config.train.max_updates);
+        let watchers: Vec<Box<dyn Watcher>> = vec![Box::new(Events::new(writable)), Box::new(Page::new(run))];
+        let sizes = vocabulary(&data.tokenizers);
+        let statistics = Statistics::new(&data.corpus, &data.report, &config.data, [sizes.source, sizes.target]);
+        let mut of_run = json!(statistics);
+        of_run["parameters"] = model.parameters().values().elem_count().into();
+        of_run["tokenizers"] = data.tokenizers.digest().into();
+        if let Err(error) = files::replace(writable, files::CORPUS, &of_run.to_string()) {
+            tell(Notice::Damage(error.to_string()));
+        }
+        let mut log = Log::begin(continuation, run, is_loaded.then(|| state.progress()), total, watchers)?;
+        // Last, because it could not be brought back; a run that begins has none.
+        directory::remove_final(run, config, tell)?;
+        if !changes.is_empty() && state.end(&config.train, &config.valid).is_none() {
+            let entry = json!({ "event": "change", "update": state.step, "changes": changes });
+            // It is there already if the run was killed before its next checkpoint.
+            if !log::entries(&run.join(LOG_FILE)).is_ok_and(|entries| entries.contains(&entry)) {
+                log.entry(&entry);
+            }
+        }
+        Ok(Begun {
+            of,
+            surroundings,
+            lock,
+            data,
+            validator,
+            model,
+            backend,
+            optimizer,
+            state,
+            is_loaded,
+            session,
+            saver,
+            log,
+        })
+    }
+}
+
+/// A run that has begun.
+pub struct Begun<'a> {
+    of: Resolved,
+    surroundings: Surroundings<'a>,
+    lock: Lock,
+    data: Data,
+    validator: Option<Validator>,
+    model: Transformer,
+    backend: Box<dyn Backend>,
+    optimizer: Optimizer,
+    state: TrainState,
+    is_loaded: bool,
+    session: Session,
+    saver: Saver,
+    log: Log,
+}
+
+/// How a run has ended, or was stopped.
+pub struct Outcome {
+    /// Its directory.
+    pub run: PathBuf,
+    /// Its last update.
+    pub update: u64,
+    /// The signal that has stopped it, if one has.
+    pub stopped: Option<End>,
+    /// Why training has ended, in words.
+    pub why: String,
+    /// What the final model is; none if there is none.
+    pub model: Option<String>,
+    /// The validation of the final model, if one was made.
+    pub validation: Option<Validation>,
+    /// What it was chosen from, as in the log, if there was a choice.
+    pub candidates: Vec<Value>,
+    /// Where the time went, if that was asked for.
+    pub profile: Option<Profile>,
+}
+
+impl Begun<'_> {
+    /// Trains to the end, and makes the final model unless a signal stops it before. With `profiles`, notes where the time goes.
+    ///
+    /// # Errors
+    /// Training cannot go on. What the last checkpoint holds is kept.
+    pub fn train(self, profiles: bool) -> Result<Outcome> {
+        let Self {
+            of,
+            surroundings,
+            lock,
+            data,
+            validator,
+            model,
+            backend,
+            optimizer,
+            state,
+            is_loaded,
+            session,
+            saver,
+            log,
+        } = self;
+        let Resolved { config, run, .. } = &of;
+        let mut host = RunHost {
+            run,
+            lock: Arc::new(lock),
+            config,
+            text: state.text.clone(),
+            loaded: is_loaded.then(|| (state.step, state.configuration.clone())),
+            data: &data,
+            validator,
+            stop: surroundings.stop,
+            tell: surroundings.tell,
+            parameters: model.parameters().clone(),
+            saver,
+            latest: None,
+        };
+        let mut trainer = Trainer {
+            model: &model,
+            optimizer,
+            config: &config.train,
+            valid: &config.valid,
+            state,
+            log,
+            communicator: &Alone,
+            padding: data.tokenizers.target.pad_id(),
+            backend,
+            profiler: profiles.then(Profiler::default),
+            session,
+            pipeline: Pipeline::default(),
+        };
+        let end = trainer.run(&mut host)?;
+        // Even if there was no validation since the last page, or none at all.
+        let drawn = page::Run::open(run).map(|of_run| page::page(&[of_run], &Value::Null));
+        if let Err(error) = drawn.and_then(|drawn| page::write(run, drawn.as_bytes())) {
+            trainer.log.damage(&format!("warning: {error}"));
+        }
+        let profile = match trainer.profiler.take() {
+            Some(profiler) => profiler.finish(&mut *trainer.backend)?,
+            None => None,
+        };
+        if profiles && profile.is_none() {
+            let text = "nothing to profile: the first three updates are not counted, and there were no more";
+            (host.tell)(Notice::Note(text.to_owned()));
+        }
+        let update = trainer.state.step;
+        let mut outcome = Outcome {
+            run: run.clone(),
+            update,
+            stopped: matches!(end, End::Interrupted | End::Terminated).then_some(end),
+            why: why(end, update, config.valid.patience),
+            model: None,
+            validation: None,
+            candidates: Vec::new(),
+            profile,
+        };
+        if outcome.stopped.is_some() {
+            return Ok(outcome);
+        }
+        trainer.log.line(&format!("training ended at update {update}: {}", outcome.why));
+        let Final { model, validation, candidates } = host.finish(&mut trainer)?;
+        if host.validator.is_some() && validation.is_none() {
+            outcome.stopped = host.stop.stop();
+        }
+        Ok(Outcome { model: Some(model), validation, candidates, ..outcome })
+    }
+}
+
+/// Why training has ended at an update.
+fn why(end: End, update: u64, patience: u64) -> String {
+    match end {
+        End::Interrupted | End::Terminated if update == 0 => "stopped by a signal before the first update".to_owned(),
+        End::Interrupted | End::Terminated => format!("stopped by a signal at update {update}; everything is saved"),
+        End::Updates => UPDATES_REACHED.to_owned(),
+        End::Epochs => "train.max_epochs reached".to_owned(),
+        End::Patience if patience == 1 => "a validation without an improvement (valid.patience)".to_owned(),
+        End::Patience => format!("{patience} validations without an improvement (valid.patience)"),
+    }
+}
+
+/// Fails if a signal has asked to stop while nothing of a former run is touched.
+fn refuse_to_begin(stop: &dyn Stop) -> Result<()> {
+    let Some(end) = stop.stop() else { return Ok(()) };
+    let error = Error::stopped(end == End::Terminated, "stopped by a signal before training began");
+    Err(error.help("run the same command again: the run directory is as it was"))
+}
+
+/// Tries the largest batch.
+fn rehearsal(backend: &mut dyn Backend, data: &Data, config: &Config, tell: Tell<'_>) -> Result<Session> {
+    let largest = batches::largest_batch(data, config);
+    let s = if largest.batch_size == 1 { "" } else { "s" };
+    let shape = format!("{} pair{s} of {} tokens", largest.batch_size, largest.source_length);
+    let session = rehearse(backend, largest, data.tokenizers.target.pad_id(), &config.train)?;
+    if let Some(memory) = device::resident_memory() {
+        let mebibytes = memory >> 20;
+        tell(Notice::Info(format!("tried the largest batch, {shape}: {mebibytes} MiB of memory in use")));
+    }
+    Ok(session)
+}
+
+#[cfg(test)]
+mod tests;
