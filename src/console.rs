@@ -13,22 +13,22 @@ use crate::notice::Notice;
 
 /// How messages are shown.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Manner {
+pub struct MessageStyle {
     /// With coloured labels.
     pub coloured: bool,
     /// Without information, notes, warnings about the input, prompts and progress bars.
     pub quiet: bool,
 }
 
-static MANNER: OnceLock<Manner> = OnceLock::new();
+static STYLE: OnceLock<MessageStyle> = OnceLock::new();
 
 /// Sets how messages are shown; the first call counts. Without one, there are no colours, and there are notes.
-pub fn set_manner(manner: Manner) {
-    MANNER.get_or_init(|| manner);
+pub fn set_style(style: MessageStyle) {
+    STYLE.get_or_init(|| style);
 }
 
-fn manner() -> Manner {
-    MANNER.get().copied().unwrap_or_default()
+fn style() -> MessageStyle {
+    STYLE.get().copied().unwrap_or_default()
 }
 
 /// One message on stderr.
@@ -38,7 +38,7 @@ pub fn message(text: impl Display) {
 
 /// What was done or found, on stderr, unless the program is to be quiet.
 pub fn info(text: impl Display) {
-    if !manner().quiet {
+    if !style().quiet {
         message(text);
     }
 }
@@ -91,7 +91,7 @@ impl Counted {
 /// A progress bar on stderr, hidden unless that is a terminal and the program may show it; `total` is what there is to do, if
 /// it is known.
 pub fn progress_bar(counted: Counted, total: Option<u64>) -> ProgressBar {
-    let target = if manner().quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(4) };
+    let target = if style().quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(4) };
     let bar = ProgressBar::with_draw_target(total, target);
     let speed = |state: &ProgressState, text: &mut dyn fmt::Write| {
         // There is nowhere to report a formatter's failure.
@@ -129,7 +129,7 @@ pub fn messages(text: impl Display) {
 }
 
 fn finished(text: Cow<'_, str>) -> Cow<'_, str> {
-    if manner().coloured { coloured(&text).into() } else { text }
+    if style().coloured { coloured(&text).into() } else { text }
 }
 
 /// Begins each line after the first with spaces, so that none looks like another message.
@@ -159,7 +159,7 @@ fn coloured(text: &str) -> String {
 
 /// Whether the user would see a prompt or a progress bar.
 pub fn is_watched() -> bool {
-    !manner().quiet && std::io::stderr().is_terminal()
+    !style().quiet && std::io::stderr().is_terminal()
 }
 
 /// What a terminal shows before it waits for input.

@@ -39,7 +39,7 @@ pub enum ErrorKind {
 
 /// A position in a file. Lines and columns count from 1; 0 means unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     /// The file, as the user would name it.
     pub path: PathBuf,
     /// Line, from 1; 0 when the whole file is meant.
@@ -59,7 +59,7 @@ pub struct Error {
 struct Inner {
     kind: ErrorKind,
     what: String,
-    place: Option<Place>,
+    location: Option<Location>,
     help: Option<String>,
     source: Option<Box<dyn std::error::Error + Send + Sync + 'static>>,
     others: Vec<Error>,
@@ -83,7 +83,7 @@ impl Error {
 
     fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
         let what = what.into();
-        Self { inner: Box::new(Inner { kind, what, place: None, help: None, source: None, others: Vec::new() }) }
+        Self { inner: Box::new(Inner { kind, what, location: None, help: None, source: None, others: Vec::new() }) }
     }
 
     /// A wrong command line or configuration (exit code 2).
@@ -107,7 +107,7 @@ impl Error {
         let path = path.as_ref();
         let help = match source.kind() {
             std::io::ErrorKind::NotFound => None,
-            std::io::ErrorKind::PermissionDenied => Some("check the permissions, or choose another place"),
+            std::io::ErrorKind::PermissionDenied => Some("check the permissions, or choose another location"),
             std::io::ErrorKind::StorageFull if is_out_of_files(path) => Some(
                 "the file system has room, but can hold no more files (its inodes are used up): remove files that are not \
                  needed, then run again",
@@ -115,7 +115,7 @@ impl Error {
             std::io::ErrorKind::StorageFull => Some("the disk is full: free some space, then run again"),
             std::io::ErrorKind::QuotaExceeded => Some("your disk quota is used up: free some space, then run again"),
             std::io::ErrorKind::FileTooLarge => Some("raise the limit on file sizes (ulimit -f), then run again"),
-            std::io::ErrorKind::ReadOnlyFilesystem => Some("the file system is read-only: choose another place"),
+            std::io::ErrorKind::ReadOnlyFilesystem => Some("the file system is read-only: choose another location"),
             _ if is_of_open_files(&source) => Some("raise the limit on open files (ulimit -n), then run again"),
             std::io::ErrorKind::BrokenPipe => Some("its reader has gone away"),
             std::io::ErrorKind::IsADirectory => Some("there is a directory of this name; a file is needed"),
@@ -158,7 +158,7 @@ impl Error {
 
     /// Adds file, line and column (both from 1; 0 for unknown).
     pub fn at_line(mut self, path: impl AsRef<Path>, line: usize, column: usize) -> Self {
-        self.inner.place = Some(Place { path: path.as_ref().to_path_buf(), line, column });
+        self.inner.location = Some(Location { path: path.as_ref().to_path_buf(), line, column });
         self
     }
 
@@ -235,14 +235,14 @@ impl Error {
         self.inner.kind
     }
 
-    /// The first error's message, without place or help.
+    /// The first error's message, without location or help.
     pub fn what(&self) -> &str {
         &self.inner.what
     }
 
-    /// The first error's place.
-    pub fn place(&self) -> Option<&Place> {
-        self.inner.place.as_ref()
+    /// The first error's location.
+    pub fn location(&self) -> Option<&Location> {
+        self.inner.location.as_ref()
     }
 
     /// The first error's help.
@@ -296,7 +296,7 @@ fn part(text: &str) -> Cow<'_, str> {
     format!("{start} … ({} characters left out) … {end}", length - 2 * half).into()
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", part(&self.path.to_string_lossy()))?;
         if self.line > 0 {
@@ -316,8 +316,8 @@ impl fmt::Display for Error {
                 write!(f, "\nerror: ")?;
             }
             write!(f, "{}", part(&error.inner.what))?;
-            if let Some(place) = &error.inner.place {
-                write!(f, "\n  --> {place}")?;
+            if let Some(location) = &error.inner.location {
+                write!(f, "\n  --> {location}")?;
             }
             if let Some(help) = &error.inner.help {
                 write!(f, "\n  help: {}", part(help))?;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use mt::allocator::Allocator;
 use mt::cli::{Cli, Color};
-use mt::console::{Manner, message, messages, set_manner};
+use mt::console::{MessageStyle, message, messages, set_style};
 use mt::error::Error;
 
 #[global_allocator]
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(said) => return mt::cli::said(&said),
     };
-    set_manner(Manner { coloured: is_coloured(cli.common.color), quiet: cli.common.quiet });
+    set_style(MessageStyle { coloured: is_coloured(cli.common.color), quiet: cli.common.quiet });
     match mt::commands::run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -67,13 +67,13 @@ fn with_model() -> Project {
     project
 }
 
-/// Makes the manifest fit the model's files, as whoever changes them would. Of one of 1 TB the checksum is wrong.
+/// Makes the manifest fit the model's files, as whoever changes them would. Of large ones the checksum is wrong: what would be found there is found before.
 fn seal(project: &Project) {
     let hex = |bytes: &[u8]| Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let files = ["config.toml", "tokenizer.json", "model.safetensors"].map(|name| {
         let path = project.path("model").join(name);
         let size = std::fs::metadata(&path).unwrap().len();
-        let sha256 = if size < 1 << 30 { hex(&std::fs::read(path).unwrap()) } else { "0".repeat(64) };
+        let sha256 = if size < 1 << 26 { hex(&std::fs::read(path).unwrap()) } else { "0".repeat(64) };
         json!({ "name": name, "size": size, "sha256": sha256 })
     });
     let text = serde_json::to_string_pretty(&json!({ "format": 1, "written_by": "mt", "files": files })).unwrap();

@@ -20,13 +20,14 @@ use mt::ops::loss::{Sums, Targets};
 use mt::ops::optimizer::{AdamStep, Outcome};
 use mt::rng::{self, Stream};
 use mt::train::backend::{Backend, Ceilings, Tape};
+use mt::train::callbacks::{Batches, Lines};
 use mt::train::evaluate::Evaluator;
-use mt::train::host::{Batches, Lines};
 use mt::train::log::Log;
 use mt::train::optimizer::Optimizer;
 use mt::train::state::TrainState;
 use mt::train::{
-    Alone, End, Host, Pipeline, ScheduleConfig, Session, TrainConfig, Trainer, ValidConfig, Validation, accumulate,
+    Alone, Callbacks, Pipeline, ScheduleConfig, Session, StopReason, TrainConfig, Trainer, ValidConfig, Validation,
+    accumulate,
 };
 use serde_json::Value;
 
@@ -105,7 +106,7 @@ impl Backend for Late {
         Ok(())
     }
 
-    fn rest(&mut self) {}
+    fn release_memory(&mut self) {}
 
     fn ceilings(&mut self) -> Result<Option<Ceilings>> {
         Ok(None)
@@ -148,7 +149,7 @@ fn batch(number: u64, is_poisoned: bool) -> Batch {
     Batch::new(&pairs, &IDS).with_origin(vec![number as usize; pairs.len()], 0)
 }
 
-impl Host for Surroundings {
+impl Callbacks for Surroundings {
     fn validate(&mut self, _: &Transformer, evaluator: &mut Evaluator<'_>) -> Result<Option<Validation>> {
         let sums = evaluator.losses(&[batch(1000, false)], &|| false)?.expect("nothing stops it");
         Ok(Some(Validation { loss: sums.smoothed, perplexity: sums.nll, ..Validation::default() }))
@@ -203,16 +204,16 @@ impl Host for Surroundings {
         vec![Lines { file: PathBuf::from("train.en"), lines: pairs.to_vec() }]
     }
 
-    fn stop(&self) -> Option<End> {
+    fn stop(&self) -> Option<StopReason> {
         self.asked.set(self.asked.get() + 1);
-        self.signal.is_some_and(|at| self.asked.get() > at).then_some(End::Interrupted)
+        self.signal.is_some_and(|at| self.asked.get() > at).then_some(StopReason::Interrupted)
     }
 }
 
 /// The results of a run.
 #[derive(Debug, PartialEq)]
 struct Left {
-    end: std::result::Result<End, String>,
+    end: std::result::Result<StopReason, String>,
     saved: Vec<Saved>,
     /// The log, without times.
     log: Vec<Value>,
@@ -304,7 +305,7 @@ fn count(left: &Left, event: &str) -> usize {
 fn the_run_is_that_of_one_update_at_a_time() {
     let trouble = Trouble { poisoned: &[2, 8, 9, 20, 21, 22], ..Trouble::default() };
     let (want, most) = run(1, &config(), trouble);
-    assert_eq!((want.end.clone(), most), (Ok(End::Epochs), 1));
+    assert_eq!((want.end.clone(), most), (Ok(StopReason::Epochs), 1));
     assert_eq!((count(&want, "back"), want.saved.last().map(|saved| saved.state.health.skipped)), (1, Some(6)));
     // The lower rate is saved at once: a kill before the next checkpoint does not bring the old one back.
     let lowered = want.saved.iter().find(|saved| saved.state.health.rate < 1.0).map(|saved| saved.state.step);
@@ -349,7 +350,7 @@ fn nothing_is_queued_behind_the_last_update() {
     let config = TrainConfig { max_updates: 7, accumulate: 2, ..config() };
     let (want, _) = run(1, &config, Trouble::default());
     let (got, _) = run(2, &config, Trouble::default());
-    assert_eq!((want.end.clone(), count(&want, "train")), (Ok(End::Updates), 7));
+    assert_eq!((want.end.clone(), count(&want, "train")), (Ok(StopReason::Updates), 7));
     assert_eq!(got, want);
 }
 
@@ -358,7 +359,7 @@ fn nothing_is_queued_behind_the_last_update() {
 fn a_signal_ends_what_is_under_way() {
     let (left, most) = run(2, &config(), Trouble { signal: Some(13), ..Trouble::default() });
     let last = left.saved.last().unwrap();
-    assert_eq!((left.end.clone(), most), (Ok(End::Interrupted), 2));
+    assert_eq!((left.end.clone(), most), (Ok(StopReason::Interrupted), 2));
     let (want, _) = run(1, &TrainConfig { max_updates: last.state.step, ..config() }, Trouble::default());
     assert!(last.state.step > 5);
     assert_eq!(want.saved.last(), Some(last));
@@ -373,7 +374,7 @@ fn a_signal_does_not_wait_for_the_end_of_an_update() {
     for signal in 0..60 {
         for depth in [1, 2] {
             let (left, _) = run(depth, &config, Trouble { signal: Some(signal), ..Trouble::default() });
-            assert_eq!(left.end, Ok(End::Interrupted));
+            assert_eq!(left.end, Ok(StopReason::Interrupted));
             let Some(last) = left.saved.last() else { continue };
             stopped_at.push(last.state.step);
             if wanted.iter().all(|saved| saved.state.step != last.state.step) {
@@ -432,5 +433,5 @@ fn an_update_skipped_at_the_end_is_saved() {
     let config = TrainConfig { save_every: 39, ..config() };
     let (left, _) = run(1, &config, Trouble { poisoned: &[39], ..Trouble::default() });
     let saved: Vec<_> = left.saved.iter().rev().map(|of| (of.state.step, of.state.health.skipped)).take(2).collect();
-    assert_eq!((left.end, saved), (Ok(End::Epochs), vec![(39, 1), (39, 0)]));
+    assert_eq!((left.end, saved), (Ok(StopReason::Epochs), vec![(39, 1), (39, 0)]));
 }

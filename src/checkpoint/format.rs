@@ -199,14 +199,14 @@ pub fn load_into(file: &Path, layout: &[Slot], flat: &mut [f32]) -> Result<()> {
 
 /// Where a slot's data lies in the file.
 #[derive(Debug)]
-enum Place {
+enum Stored {
     /// Floats, beginning here.
     F32(u64),
     /// Integers, beginning here; and the scales of the rows, with the length of a row.
     I8 { begin: u64, scales: Vec<f32>, columns: usize },
 }
 
-impl Place {
+impl Stored {
     fn begin(&self) -> u64 {
         match self {
             Self::F32(begin) | Self::I8 { begin, .. } => *begin,
@@ -219,7 +219,7 @@ impl Place {
 pub struct TensorFile {
     data: Data,
     /// One per slot; `None` if its tensor does not fit.
-    places: Vec<Option<Place>>,
+    places: Vec<Option<Stored>>,
     /// Elements of each slot.
     sizes: Vec<usize>,
     problems: Vec<String>,
@@ -264,7 +264,7 @@ impl TensorFile {
     pub(super) fn load_into(mut self, layout: &[Slot], flat: &mut [f32]) -> Result<()> {
         // In the order of the file, so that it is read from front to back.
         let mut order: Vec<usize> = (0..layout.len()).collect();
-        order.sort_unstable_by_key(|&i| self.places[i].as_ref().map(Place::begin));
+        order.sort_unstable_by_key(|&i| self.places[i].as_ref().map(Stored::begin));
         for i in order {
             let values = layout[i].of(flat)?;
             self.read(i, 0, values)?;
@@ -281,14 +281,14 @@ impl TensorFile {
         slot: &Slot,
         tensors: &HashMap<&str, &TensorInfo>,
         expected: &mut HashSet<String>,
-    ) -> Result<std::result::Result<Place, String>> {
+    ) -> Result<std::result::Result<Stored, String>> {
         expected.insert(slot.name.to_owned());
         let info = tensors.get(slot.name).copied();
         let (rows, columns, info) = match (slot.shape, info) {
             (&[rows, columns], Some(info)) if info.dtype == Dtype::I8 && info.shape == slot.shape => {
                 (rows, columns, info)
             }
-            _ => return Ok(fit(slot, info).map(Place::F32)),
+            _ => return Ok(fit(slot, info).map(Stored::F32)),
         };
         let name = scale_name(slot.name);
         let fits = fit(&Slot { name: &name, shape: &[rows], offset: 0 }, tensors.get(name.as_str()).copied());
@@ -298,7 +298,7 @@ impl TensorFile {
                 self.data.floats(begin, &mut scales)?;
                 self.note_non_finite(&name, non_finite(&scales));
                 expected.insert(name);
-                Ok(Place::I8 { begin: info.data_offsets.0 as u64, scales, columns })
+                Ok(Stored::I8 { begin: info.data_offsets.0 as u64, scales, columns })
             }
             Err(problem) => Err(problem),
         })
@@ -306,7 +306,7 @@ impl TensorFile {
 
     /// Whether any of the tensors are 8-bit integers.
     pub fn is_quantised(&self) -> bool {
-        self.places.iter().flatten().any(|place| matches!(place, Place::I8 { .. }))
+        self.places.iter().flatten().any(|place| matches!(place, Stored::I8 { .. }))
     }
 
     /// Reads from slot `i`, beginning with its element `from`, as many values as `out` takes. A slot without a fitting
@@ -316,8 +316,8 @@ impl TensorFile {
     /// The file cannot be read.
     pub fn read(&mut self, i: usize, from: usize, out: &mut [f32]) -> Result<()> {
         match self.places.get(i) {
-            Some(Some(Place::F32(begin))) => self.data.floats(begin + (from * BYTES) as u64, out),
-            Some(Some(Place::I8 { begin, scales, columns })) => {
+            Some(Some(Stored::F32(begin))) => self.data.floats(begin + (from * BYTES) as u64, out),
+            Some(Some(Stored::I8 { begin, scales, columns })) => {
                 let mut element = from;
                 let mut out = out.iter_mut();
                 self.data.integers(begin + from as u64, out.len(), |bytes| {
@@ -338,7 +338,7 @@ impl TensorFile {
     /// The file cannot be read.
     pub fn parameter(&mut self, i: usize, name: &str) -> Result<Values> {
         let size = self.sizes[i];
-        if let Some(Place::I8 { begin, scales, .. }) = &self.places[i] {
+        if let Some(Stored::I8 { begin, scales, .. }) = &self.places[i] {
             let mut values = Vec::with_capacity(size);
             self.data.integers(*begin, size, |bytes| values.extend(bytes.iter().map(|byte| byte.cast_signed())))?;
             return Ok(Values::I8(Quantised { values, scales: scales.clone() }));

@@ -14,7 +14,7 @@ use super::save::REPLACED;
 use super::{
     BEST, LAST, MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, STATE_FILE, checkpoints_of, parse_step_name, read_state,
 };
-use crate::error::{Error, Place, Result, check_directory};
+use crate::error::{Error, Location, Result, check_directory};
 use crate::{file, limits};
 
 /// How often to look into a run whose checkpoints training changes meanwhile. What was opened stays readable, so each look misses
@@ -304,10 +304,10 @@ fn any(dir: &Path) -> Result<Located> {
                     return Err(error);
                 }
                 // Checkpoints need the same tokenizer, so naming one would not help.
-                let is_tokenizer = |place: &Place| {
+                let is_tokenizer = |place: &Location| {
                     place.path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("tokenizer"))
                 };
-                if error.all().any(|one| one.place().is_some_and(is_tokenizer)) {
+                if error.all().any(|one| one.location().is_some_and(is_tokenizer)) {
                     return Err(error.or_help("restore the file as training wrote it, from a copy"));
                 }
                 let restore =
@@ -411,7 +411,7 @@ fn named(which: Which, step: u64) -> String {
 fn passed_over(what: &str, error: &Error) -> String {
     let reasons: Vec<String> = error
         .all()
-        .map(|error| match error.place() {
+        .map(|error| match error.location() {
             Some(place) => format!("{} ({place})", error.what()),
             None => error.what().to_owned(),
         })

@@ -8,11 +8,11 @@ use indicatif::ProgressBar;
 use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, TensorView};
 
+use super::shared::answered::AnsweredLines;
 use super::shared::input::Lines;
 use super::shared::model;
 use super::shared::output::{Output, Replacement, refuse_inputs, refuse_unwritable};
 use super::shared::tags::{self, Tags};
-use super::shared::written::Written;
 use crate::cli::{Common, EmbedArgs};
 use crate::console::warning;
 use crate::decode::encode::Encoder;
@@ -43,8 +43,8 @@ pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
         None => Some(Output::open(args.output.as_deref())?),
     };
     let written = match tensor_file.is_some() || lines.is_interactive() {
-        true => Written::default(),
-        false => Written::watch(args.output.as_deref(), ProgressBar::hidden())?,
+        true => AnsweredLines::default(),
+        false => AnsweredLines::watch(args.output.as_deref(), ProgressBar::hidden())?,
     };
     // The vectors of each window of lines, [lines, D].
     let mut all: Vec<Tensor> = Vec::new();

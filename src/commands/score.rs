@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use indicatif::ProgressBar;
 use serde_json::json;
 
+use super::shared::answered::AnsweredLines;
 use super::shared::decimals::decimals;
 use super::shared::decoding::translator;
-use super::shared::doubtful::of_unknown;
 use super::shared::input::{shown_name, with_tag};
 use super::shared::model;
 use super::shared::output::{Output, refuse_inputs};
 use super::shared::pairs::{Pair, Pairs, Targets};
+use super::shared::suspicious::of_unknown;
 use super::shared::tags::{self, Tags};
-use super::shared::written::Written;
 use crate::cli::{Common, ScoreArgs};
 use crate::console::{note, warning};
 use crate::data::corpus::Side;
@@ -46,7 +46,7 @@ pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
     };
     let mut pairs = Pairs::open([&args.src, target], targets)?;
     let mut unscored = Unscored::default();
-    let written = Written::watch(args.output.as_deref(), ProgressBar::hidden())?;
+    let written = AnsweredLines::watch(args.output.as_deref(), ProgressBar::hidden())?;
     let of_models = crate::model_dir::files_of(&first, &others);
     let inputs = [&args.src, target].into_iter().chain(&of_models);
     refuse_inputs(args.output.as_deref(), inputs.map(PathBuf::as_path))?;

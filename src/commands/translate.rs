@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
+use super::shared::answered::AnsweredLines;
 use super::shared::attention::AttentionFile;
 use super::shared::decimals::decimals;
-use super::shared::doubtful::Doubtful;
 use super::shared::input::Lines;
+use super::shared::line_summary::LineSummary;
 use super::shared::output::{Output, is_same_place, refuse_inputs};
 use super::shared::requests::{Requests, Window};
-use super::shared::some_lines::SomeLines;
+use super::shared::suspicious::SuspiciousLines;
 use super::shared::tags::{self, Tags};
-use super::shared::written::Written;
 use super::shared::{decoding, model};
 use crate::cli::{Common, TranslateArgs};
 use crate::console::{Counted, is_watched, note, progress_bar, warning};
@@ -56,8 +56,8 @@ pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     let progress = progress(requests.lines(), args.output.as_deref());
     // Who answers a prompt sees what was answered.
     let written = match requests.lines().is_interactive() {
-        true => Written::default(),
-        false => Written::watch(args.output.as_deref(), progress.clone())?,
+        true => AnsweredLines::default(),
+        false => AnsweredLines::watch(args.output.as_deref(), progress.clone())?,
     };
     let (mut writer, mut refused) = (None, None);
     while refused.is_none() {
@@ -108,12 +108,12 @@ struct Writer<'a> {
     output: Output,
     /// The file of `--attention`.
     attention: Option<AttentionFile>,
-    doubtful: Doubtful,
+    doubtful: SuspiciousLines,
     tags: Tags<'a>,
     /// Lines for which the search found fewer translations than `--n-best` asks for.
-    fewer: SomeLines,
+    fewer: LineSummary,
     /// Lines with a translation that has what separates it from what is written after it.
-    separated: SomeLines,
+    separated: LineSummary,
 }
 
 /// What separates a translation from what is written after it. Other programs know no escape for it.
@@ -134,10 +134,10 @@ impl<'a> Writer<'a> {
             explainer: if explains { Some((model.transformer_on_processor()?, model.reader())) } else { None },
             output: Output::open(args.output.as_deref())?,
             attention: args.attention.as_deref().map(AttentionFile::open).transpose()?,
-            doubtful: Doubtful::new(translator),
+            doubtful: SuspiciousLines::new(translator),
             tags: Tags::new(&model.tokenizers.source, args.tag.as_deref()),
-            fewer: SomeLines::default(),
-            separated: SomeLines::default(),
+            fewer: LineSummary::default(),
+            separated: LineSummary::default(),
         })
     }
 

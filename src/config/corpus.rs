@@ -38,9 +38,9 @@ fn as_text(path: &str, side: &str, number: i128, origin: &Origin) -> String {
     }
 }
 
-/// Reports a corpus whose sides are the same column. Earlier versions trained models with one.
+/// Reports a corpus whose sides are the same column.
 fn same_column(report: &mut Report, path: &str, [source, target]: [&Item; 2]) {
-    if source.value.to_json() == target.value.to_json() && !target.origin.is_resolved() {
+    if source.value.to_json() == target.value.to_json() {
         let what = format!("`{path}.source` and `{path}.target` are the same column, {}", target.value.show());
         report.add(&target.origin, Error::usage(what).help("name the column of each language"));
     }

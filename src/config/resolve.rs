@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::check::Report;
-use super::document::{Entry, Origin, Source, Table, Value, get, to_json};
+use super::document::{Origin, Source, Table, Value, get, to_json};
 use super::sections::Config;
 use super::{computed, init};
 use crate::data::tokenizer::{Normalization, TokenizerKind, TrainOptions};
@@ -286,9 +286,7 @@ impl Together<'_> {
             self.add(&["data.max_length", "model.max_length"], error);
         }
         let least = config.decode.min_length;
-        // Earlier versions trained models with such a configuration.
-        let is_written = |entry: &Entry| entry.item.origin.is_resolved();
-        if least >= model && !get(self.merged, "decode.min_length").is_some_and(is_written) {
+        if least >= model {
             let what = format!(
                 "`decode.min_length` = {least} is more tokens than a translation can have: `model.max_length` = {model} \
                  counts its end too"

@@ -16,7 +16,7 @@ use crate::notice::Notice;
 /// A corpus; the files of one that [`Texts::find`] returns exist.
 #[derive(Clone, Debug)]
 pub struct Text {
-    place: Place,
+    place: TextFiles,
     /// What is put in front of each source line.
     tag: Option<String>,
     /// The file of the pairs' weights.
@@ -25,7 +25,7 @@ pub struct Text {
 
 /// Where a corpus is.
 #[derive(Clone, Debug)]
-enum Place {
+enum TextFiles {
     /// Two files, aligned line by line.
     Files {
         /// The source side.
@@ -48,7 +48,7 @@ impl Text {
     /// Two files.
     #[cfg(test)]
     pub fn files(source: impl Into<PathBuf>, target: impl Into<PathBuf>) -> Self {
-        Self { place: Place::Files { source: source.into(), target: target.into() }, tag: None, weights: None }
+        Self { place: TextFiles::Files { source: source.into(), target: target.into() }, tag: None, weights: None }
     }
 
     /// Opens it and reads it once; an epoch draws each pair `weight` times. Tells of carriage returns in files.
@@ -69,8 +69,8 @@ impl Text {
     pub fn check_weights(&self) -> Result<()> {
         let Some(path) = &self.weights else { return Ok(()) };
         let text = match &self.place {
-            Place::Files { source: file, .. } | Place::Tsv { file, .. } => TextFile::scan(file).ok(),
-            Place::Hub(_) => None,
+            TextFiles::Files { source: file, .. } | TextFiles::Tsv { file, .. } => TextFile::scan(file).ok(),
+            TextFiles::Hub(_) => None,
         };
         must_be_there(path)?;
         Weights::scan(path, text.as_ref()).map(|_| ())
@@ -79,7 +79,7 @@ impl Text {
     /// Both sides as they are, without the tag, for finding mistakes in them: calls `each` with window after window.
     pub fn windows(&self, mut each: impl FnMut([RawLines; 2])) -> Result<()> {
         match &self.place {
-            Place::Files { source, target } => {
+            TextFiles::Files { source, target } => {
                 let missing: Vec<Error> =
                     [source, target].into_iter().filter_map(|file| must_be_there(file).err()).collect();
                 if !missing.is_empty() {
@@ -87,16 +87,16 @@ impl Text {
                 }
                 raw::windows_of_files([source, target], each)
             }
-            Place::Tsv { file, columns } => {
+            TextFiles::Tsv { file, columns } => {
                 must_exist(file, COLUMNS).and_then(|()| raw::windows_of_columns(file, *columns, each))
             }
-            Place::Hub(files) => files.open(1.0).and_then(|corpus| raw::windows_of_pairs(&corpus, &mut each)),
+            TextFiles::Hub(files) => files.open(1.0).and_then(|corpus| raw::windows_of_pairs(&corpus, &mut each)),
         }
     }
 
     /// As [`Text::windows`], but of one side alone; false if it is not a file of its own.
     pub fn windows_of_side(&self, side: Side, each: impl FnMut(RawLines)) -> Result<bool> {
-        let Place::Files { source, target } = &self.place else { return Ok(false) };
+        let TextFiles::Files { source, target } = &self.place else { return Ok(false) };
         let file = if side == Side::Source { source } else { target };
         must_be_there(file).and_then(|()| raw::windows_of_file(file, each))?;
         Ok(true)
@@ -105,9 +105,9 @@ impl Text {
     /// Whether it can be read at once, and again: not from a pipe.
     pub fn is_kept(&self) -> bool {
         let files = match &self.place {
-            Place::Files { source, target } => [source, target],
-            Place::Tsv { file, .. } => [file, file],
-            Place::Hub(_) => return true,
+            TextFiles::Files { source, target } => [source, target],
+            TextFiles::Tsv { file, .. } => [file, file],
+            TextFiles::Hub(_) => return true,
         };
         files.iter().all(|file| file.is_file())
     }
@@ -115,13 +115,13 @@ impl Text {
     /// Its name in messages.
     pub fn name(&self) -> &Path {
         match &self.place {
-            Place::Files { source: file, .. } | Place::Tsv { file, .. } => file,
-            Place::Hub(files) => files.name(),
+            TextFiles::Files { source: file, .. } | TextFiles::Tsv { file, .. } => file,
+            TextFiles::Hub(files) => files.name(),
         }
     }
 }
 
-impl Place {
+impl TextFiles {
     /// As [`Text::open`], without the tag.
     fn open(&self, weight: f64, weights: Option<&Path>, say: &dyn Fn(Notice)) -> Result<Box<dyn PairSource>> {
         let corpus = match self {
@@ -269,13 +269,13 @@ pub fn find_one(location: &CorpusLocation, offline: bool) -> Result<Text> {
     Ok(Text { place: find(location, hub.as_ref())?, tag: None, weights: None })
 }
 
-fn find(location: &CorpusLocation, hub: Option<&Hub>) -> Result<Place> {
+fn find(location: &CorpusLocation, hub: Option<&Hub>) -> Result<TextFiles> {
     match (location, hub) {
         (CorpusLocation::Files { source, target }, _) => {
-            Ok(Place::Files { source: source.clone(), target: target.clone() })
+            Ok(TextFiles::Files { source: source.clone(), target: target.clone() })
         }
-        (CorpusLocation::Tsv { file, columns }, _) => Ok(Place::Tsv { file: file.clone(), columns: *columns }),
-        (CorpusLocation::Hub(split), Some(hub)) => Ok(Place::Hub(HubFiles::fetch(hub, split)?)),
+        (CorpusLocation::Tsv { file, columns }, _) => Ok(TextFiles::Tsv { file: file.clone(), columns: *columns }),
+        (CorpusLocation::Hub(split), Some(hub)) => Ok(TextFiles::Hub(HubFiles::fetch(hub, split)?)),
         (CorpusLocation::Hub(split), None) => Err(Error::failure(format!("{split} was not fetched"))),
     }
 }

@@ -210,8 +210,8 @@ fn of_line(tokenizer: &Tokenizer, line: &str, parts: &[&[u32]]) -> Vec<Vec<Numbe
     let (mut number, mut left) = (None, 0usize);
     let mut of_part = |tokens: &&[u32]| {
         let mut before = None;
-        let of_token = |place: Option<Place>| {
-            let Place { word, length } = place?;
+        let of_token = |place: Option<WordPosition>| {
+            let WordPosition { word, length } = place?;
             let steps = match before {
                 Some(before) => word - before,
                 None => word + usize::from(left == 0),
@@ -261,7 +261,7 @@ fn of_translation(tokenizer: &Tokenizer, text: &str, parts: &[&[u32]]) -> Vec<Ve
         });
         last = part.chars().next_back().or(last);
         let first = count.saturating_sub(usize::from(is_joined));
-        let number = |place: Option<Place>| place.map(|place| first + place.word);
+        let number = |place: Option<WordPosition>| place.map(|place| first + place.word);
         let numbers: Vec<Number> = words(tokenizer, tokens).into_iter().map(number).collect();
         count = numbers.iter().flatten().last().map_or(count, |last| last + 1);
         numbers.into_iter().map(|number| number.filter(|number| *number < all)).collect()
@@ -271,7 +271,7 @@ fn of_translation(tokenizer: &Tokenizer, text: &str, parts: &[&[u32]]) -> Vec<Ve
 
 /// Where a token is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct WordPosition {
     /// The number of its word among those of the tokens, from 0.
     word: usize,
     /// How many characters of its piece are of that word.
@@ -279,7 +279,7 @@ struct Place {
 }
 
 /// Where each token is; `None` for tokens of white space alone. A token of several words counts as of the last.
-fn words(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<Option<Place>> {
+fn words(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<Option<WordPosition>> {
     let (mut word, mut in_space) = (None, true);
     let of_token = |text: &String| {
         let mut length = 0;
@@ -293,7 +293,7 @@ fn words(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<Option<Place>> {
                 (in_space, length) = (false, length + 1);
             }
         }
-        word.filter(|_| length > 0).map(|word| Place { word, length })
+        word.filter(|_| length > 0).map(|word| WordPosition { word, length })
     };
     texts(tokenizer, tokens).iter().map(of_token).collect()
 }
@@ -328,7 +328,7 @@ fn texts(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<String> {
 }
 
 /// The characters of each word.
-fn lengths(places: &[Option<Place>]) -> Vec<usize> {
+fn lengths(places: &[Option<WordPosition>]) -> Vec<usize> {
     let mut lengths = vec![0; places.iter().flatten().last().map_or(0, |last| last.word + 1)];
     places.iter().flatten().for_each(|place| lengths[place.word] += place.length);
     lengths

@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use candle_core::DType;
 
 use super::arena::Arena;
-use super::cargo::Cargo;
 use super::launch::{Exclusions, Heads, Past, Side};
 use super::pass::{Kept, Pass, check_side};
 use super::plan::{self, Inner, Plan};
 use super::queue::{Address, Epilogue, Number, Product, Queue};
 use super::rows::Rows;
+use super::upload::Upload;
 use super::{Engine, bytes_of, bytes_of_mut};
 use crate::error::Result;
 use crate::model::{Sequences, Transformer};
@@ -91,9 +91,9 @@ impl InferenceEngine {
         check_side(engine, &self.plan.encoder, sources)?;
         let mut pass = Pass::new(engine, Mode::INFERENCE);
         let rows = Rows::new(sources);
-        let mut cargo = Cargo::default();
-        let side = cargo.add_rows(&rows);
-        let side = side.moved(cargo.send(pass.engine)?);
+        let mut upload = Upload::default();
+        let side = upload.add_rows(&rows);
+        let side = side.moved(upload.send(pass.engine)?);
         let encoded = pass.forward(&self.plan.encoder, &side, None)?.output;
         let (number, d) = (pass.number, pass.d);
         let mut bytes = vec![0; number.bytes(rows.len() * d)];
@@ -132,9 +132,9 @@ impl InferenceEngine {
             let rows = Rows::new(sources);
             let widths: usize = layers.iter().map(|linear| linear.out).sum();
             let key_values = pass.numbers(rows.len(), widths)?;
-            let mut cargo = Cargo::default();
-            let side = cargo.add_rows(&rows);
-            session.source = side.moved(cargo.send(pass.engine)?);
+            let mut upload = Upload::default();
+            let side = upload.add_rows(&rows);
+            session.source = side.moved(upload.send(pass.engine)?);
             let mark = pass.engine.arena.mark();
             let encoded = pass.forward(&self.plan.encoder, &session.source, None)?;
             session.cross = pass.project_memory(&layers, encoded.output, rows.len(), key_values)?;
@@ -297,18 +297,18 @@ impl Session<'_> {
     /// A step's rows, their parents and what they may not take, on the device.
     fn send(&self, pass: &mut Pass<'_>, step: &Step<'_>, excluded: &Excluded) -> Result<(Side, Address, Exclusions)> {
         let (rows, sentences) = (step.tokens.len(), self.source.sentences);
-        let mut cargo = Cargo::default();
+        let mut upload = Upload::default();
         let words = |values: &[usize]| -> Vec<u32> { values.iter().map(|&value| value as u32).collect() };
         let starts: Vec<usize> = (0..=sentences).map(|s| step.sentences.partition_point(|&of| of < s)).collect();
         let [tokens, places, parents, starts_at] = [
-            cargo.add(step.tokens),
-            cargo.add(&vec![self.position as u32; rows]),
-            cargo.add(&words(step.parents)),
-            cargo.add(&words(&starts)),
+            upload.add(step.tokens),
+            upload.add(&vec![self.position as u32; rows]),
+            upload.add(&words(step.parents)),
+            upload.add(&words(&starts)),
         ];
         let [forced, of_rows, excluded_tokens, always] =
-            [&excluded.forced, &excluded.starts, &excluded.tokens, &excluded.always].map(|list| cargo.add(list));
-        let base = cargo.send(pass.engine)?;
+            [&excluded.forced, &excluded.starts, &excluded.tokens, &excluded.always].map(|list| upload.add(list));
+        let base = upload.send(pass.engine)?;
         let [tokens, places, parents, starts_at] = [tokens, places, parents, starts_at].map(|place| base.plus(place));
         let exclusions = Exclusions {
             forced: base.plus(forced),

@@ -21,7 +21,6 @@
 //! are tested without a GPU.
 
 mod arena;
-mod cargo;
 pub mod ceilings;
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -31,6 +30,7 @@ mod pass;
 pub mod plan;
 pub mod queue;
 mod rows;
+mod upload;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -181,16 +181,16 @@ impl Engine {
             // If memory ran out, smaller parts come next, which should not get as much memory as the larger ones took.
             Err(_) => {
                 self.arena.forget();
-                self.column_sums.rest();
+                self.column_sums.release_memory();
             }
         }
         result
     }
 
     /// Gives the memory of passes back until the next one.
-    pub fn rest(&mut self) {
+    pub fn release_memory(&mut self) {
         self.arena.clear();
-        self.column_sums.rest();
+        self.column_sums.release_memory();
     }
 
     /// The sums of the losses since [`Engine::begin`]. Waits for the device.

@@ -4,14 +4,14 @@ use candle_core::{Result, bail};
 
 use crate::model::layout::{output_table, positions_table, target_table};
 use crate::model::positions::PositionKind;
-use crate::model::{Place, Stack, Transformer};
+use crate::model::{DropoutSite, Stack, Transformer};
 
 /// A projection.
 #[derive(Clone, Copy, Debug)]
 pub struct Linear {
-    /// Place of the weight, [out, input].
+    /// Offset of the weight, [out, input].
     pub weight: usize,
-    /// Place of the bias, [out].
+    /// Offset of the bias, [out].
     pub bias: Option<usize>,
     /// Width of the result.
     pub out: usize,
@@ -61,9 +61,9 @@ pub enum Inner {
 pub struct Sublayer {
     /// What it computes.
     pub inner: Inner,
-    /// Place of the norm's γ; β follows.
+    /// Offset of the norm's γ; β follows.
     pub norm: usize,
-    /// Place of the bias that is added to its output.
+    /// Offset of the bias that is added to its output.
     pub bias: Option<usize>,
     /// Dropout site of its output.
     pub site: u64,
@@ -93,7 +93,7 @@ pub enum Positions {
 /// Encoder or decoder.
 #[derive(Clone, Debug)]
 pub struct Layers {
-    /// Place of the embedding, [V, D].
+    /// Offset of the embedding, [V, D].
     pub table: usize,
     /// V.
     pub vocabulary: usize,
@@ -103,7 +103,7 @@ pub struct Layers {
     pub site: u64,
     /// The sub-layers in order.
     pub sublayers: Vec<Sublayer>,
-    /// Place of the last norm's γ.
+    /// Offset of the last norm's γ.
     pub final_norm: Option<usize>,
 }
 
@@ -153,8 +153,8 @@ impl Finder<'_> {
         let width = if cross { keys } else { 2 * keys + values };
         let output = self.linear(&format!("{name}.out_proj"), c.d_model, values, has_bias)?;
         let [weights, result] = match cross {
-            true => [Place::CrossAttentionWeights, Place::CrossAttentionOutput],
-            false => [Place::SelfAttentionWeights, Place::SelfAttentionOutput],
+            true => [DropoutSite::CrossAttentionWeights, DropoutSite::CrossAttentionOutput],
+            false => [DropoutSite::SelfAttentionWeights, DropoutSite::SelfAttentionOutput],
         };
         let attention = Attention {
             query: self.linear(&format!("{name}.q_proj"), width, c.d_model, has_bias)?,
@@ -180,13 +180,13 @@ impl Finder<'_> {
         let feed_forward = FeedForward {
             fc1: self.linear(&format!("{name}.fc1"), c.d_ff, c.d_model, true)?,
             fc2,
-            site: stack.site(layer, Place::FeedForwardHidden),
+            site: stack.site(layer, DropoutSite::FeedForwardHidden),
         };
         Ok(Sublayer {
             inner: Inner::FeedForward(feed_forward),
             norm: self.place(&format!("{name}_norm.weight"))?,
             bias: fc2.bias,
-            site: stack.site(layer, Place::FeedForwardOutput),
+            site: stack.site(layer, DropoutSite::FeedForwardOutput),
         })
     }
 
@@ -206,7 +206,7 @@ impl Finder<'_> {
             PositionKind::Rotary => Positions::None,
             PositionKind::Learned => Positions::Learned(self.place(&positions_table(stack.name()))?),
         };
-        let (table, site) = (self.place(table)?, stack.site(0, Place::Embedding));
+        let (table, site) = (self.place(table)?, stack.site(0, DropoutSite::Embedding));
         Ok(Layers { table, vocabulary, positions, site, sublayers, final_norm })
     }
 }

@@ -113,14 +113,14 @@ impl Stack {
 
     /// Number of the dropout site at a place of a layer. It keys the random numbers, so a run that is resumed depends on it: it
     /// never changes. Distinct for up to 10,000 layers.
-    pub fn site(self, layer: usize, place: Place) -> u64 {
-        (self as u64 + 1) * 1_000_000 + layer as u64 * 100 + place as u64
+    pub fn site(self, layer: usize, site: DropoutSite) -> u64 {
+        (self as u64 + 1) * 1_000_000 + layer as u64 * 100 + site as u64
     }
 }
 
 /// Where a layer has dropout. The numbers are below 100, and part of [`Stack::site`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum DropoutSite {
     /// The weights of self-attention.
     SelfAttentionWeights = 0,
     /// The output of self-attention.
@@ -286,7 +286,7 @@ impl Transformer {
             positions: self.positions(stack)?,
             max_length: self.config.max_length,
             scale: self.config.embedding_scale(),
-            dropout: mode.dropout(self.config.embedding_dropout, stack.site(0, Place::Embedding)),
+            dropout: mode.dropout(self.config.embedding_dropout, stack.site(0, DropoutSite::Embedding)),
         })
     }
 
@@ -366,7 +366,7 @@ impl Transformer {
             d_v: c.d_v,
             mask: self.mask(tokens, &tokens.lengths, matches!(stack, Stack::Decoder)),
             rotary: self.rotary.clone(),
-            dropout: mode.dropout(c.attention_dropout, stack.site(layer, Place::SelfAttentionWeights)),
+            dropout: mode.dropout(c.attention_dropout, stack.site(layer, DropoutSite::SelfAttentionWeights)),
             record: recorder.is_some().then(Record::default),
         };
         let attention = Attention {
@@ -375,7 +375,7 @@ impl Transformer {
             key_value: None,
             output: self.single(&format!("{name}.out_proj"), c.attention_bias)?,
         };
-        let residual = self.residual(&name, stack.site(layer, Place::SelfAttentionOutput), mode)?;
+        let residual = self.residual(&name, stack.site(layer, DropoutSite::SelfAttentionOutput), mode)?;
         self.attend(attention, residual, x, None, mode, recorder)
     }
 
@@ -399,7 +399,7 @@ impl Transformer {
             d_v: c.d_v,
             mask: self.mask(target, &memory.lengths, false),
             rotary: None,
-            dropout: mode.dropout(c.attention_dropout, Stack::Decoder.site(layer, Place::CrossAttentionWeights)),
+            dropout: mode.dropout(c.attention_dropout, Stack::Decoder.site(layer, DropoutSite::CrossAttentionWeights)),
             record: recorder.is_some().then(Record::default),
         };
         let attention = Attention {
@@ -408,7 +408,7 @@ impl Transformer {
             key_value: Some(self.packed(&name, "k_proj", c.heads * (c.d_k + c.d_v))?),
             output: self.single(&format!("{name}.out_proj"), c.attention_bias)?,
         };
-        let residual = self.residual(&name, Stack::Decoder.site(layer, Place::CrossAttentionOutput), mode)?;
+        let residual = self.residual(&name, Stack::Decoder.site(layer, DropoutSite::CrossAttentionOutput), mode)?;
         self.attend(attention, residual, y, Some(&memory.states), mode, recorder)
     }
 
@@ -438,9 +438,9 @@ impl Transformer {
             fc1: self.single(&format!("{name}.fc1"), true)?,
             fc2: self.single(&format!("{name}.fc2"), true)?,
             activation: c.activation,
-            dropout: mode.dropout(c.activation_dropout, stack.site(layer, Place::FeedForwardHidden)),
+            dropout: mode.dropout(c.activation_dropout, stack.site(layer, DropoutSite::FeedForwardHidden)),
         };
-        let residual = self.residual(&name, stack.site(layer, Place::FeedForwardOutput), mode)?;
+        let residual = self.residual(&name, stack.site(layer, DropoutSite::FeedForwardOutput), mode)?;
         sublayer::run(feed_forward, residual, x, None, mode)
     }
 
@@ -459,7 +459,7 @@ mod tests {
     /// Runs that began with an older program draw the same masks.
     #[test]
     fn dropout_sites_keep_their_numbers() {
-        use Place::*;
+        use DropoutSite::*;
         for (place, number) in [
             (SelfAttentionWeights, 0),
             (SelfAttentionOutput, 1),

@@ -119,7 +119,7 @@ pub fn adapt(state: &mut TrainState, before: &Values, config: &Config, text: Tex
     why
 }
 
-/// The update of a run's newest checkpoint that can be read, and its record; without keys if an older version wrote it.
+/// The update of a run's newest checkpoint that can be read, and its record.
 pub fn of_newest(run: &Path) -> Option<(u64, Values)> {
     let checkpoints = checkpoint::list(run).unwrap_or_default();
     checkpoints.into_iter().rev().find_map(|(step, directory)| Some((step, read(&directory)?)))

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use candle_core::Tensor;
 use serde_json::{Value, json};
 
-use super::host::RunHost;
+use super::callbacks::RunCallbacks;
 use crate::checkpoint::{self, Saved};
 use crate::error::{Error, Result};
 use crate::escape::shown_path;
@@ -81,7 +81,7 @@ pub struct Final {
     pub candidates: Vec<Value>,
 }
 
-impl RunHost<'_> {
+impl RunCallbacks<'_> {
     /// Makes the final model: the best by validation of what the configuration asks for; without a validation set, the mean of the
     /// last checkpoints, else the exponential average, else the best checkpoint or, where none has been chosen since, the last
     /// update.

@@ -9,20 +9,21 @@
 //! | [`training_data`], [`batches`], [`plan`] | its encoded text; its batches; how many there are and what they need |
 //! | [`validator`] | its validation set |
 //! | [`corpus_tags`] | lines of any of its text that lack a tag, or have one too many |
-//! | [`unwritten`] | text that the vocabulary can hardly write |
+//! | [`coverage`] | text that the vocabulary can hardly write |
 //! | [`init`], [`restore`] | what it begins with: another model, or its own checkpoint |
 //! | [`resume`] | the state from which it goes on, with another configuration perhaps |
 //! | [`backend`] | what computes its updates |
-//! | [`host`], [`saver`], [`finish`] | what the loop asks for: validation and checkpoints, which another thread writes; its final model |
+//! | [`callbacks`], [`saver`], [`finish`] | what the loop asks for: validation and checkpoints, which another thread writes; its final model |
 
 pub mod backend;
 pub mod batches;
+pub mod callbacks;
 pub mod compare;
 pub mod corpus_tags;
+pub mod coverage;
 pub mod directory;
 pub mod ended;
 pub mod finish;
-pub mod host;
 pub mod init;
 pub mod lock;
 pub mod plan;
@@ -32,15 +33,14 @@ pub mod resume;
 pub mod saver;
 pub mod stages;
 pub mod training_data;
-pub mod unwritten;
 pub mod validator;
 
-use crate::train::End;
+use crate::train::StopReason;
 
 /// Asks training to stop, as a signal does.
 pub trait Stop {
     /// Whether to stop, and why.
-    fn stop(&self) -> Option<End>;
+    fn stop(&self) -> Option<StopReason>;
 
     /// Says whether there is nothing to save now, so that the process may end at once.
     fn end_at_once(&self, at_once: bool);
@@ -50,7 +50,7 @@ pub trait Stop {
 pub struct Never;
 
 impl Stop for Never {
-    fn stop(&self) -> Option<End> {
+    fn stop(&self) -> Option<StopReason> {
         None
     }
 

@@ -16,10 +16,10 @@ use std::sync::Arc;
 use candle_core::Device;
 use serde_json::{Value, json};
 
+use super::callbacks::RunCallbacks;
 use super::directory::{self, Resumption};
 use super::ended::Ended;
 use super::finish::Final;
-use super::host::RunHost;
 use super::lock::Lock;
 use super::plan::Plan;
 use super::request::RunRequest;
@@ -43,7 +43,7 @@ use crate::train::log::{self, Continuation, LOG_FILE, Log, Watcher};
 use crate::train::optimizer::Optimizer;
 use crate::train::profile::{Profile, Profiler};
 use crate::train::state::{TextChecksums, TrainState};
-use crate::train::{Alone, End, Pipeline, Session, Trainer, Validation, memory, rehearse};
+use crate::train::{Alone, Pipeline, Session, StopReason, Trainer, Validation, memory, rehearse};
 use crate::{checkpoint, device};
 
 /// Why most runs end.
@@ -364,7 +364,7 @@ pub struct Outcome {
     /// Its last update.
     pub update: u64,
     /// The signal that has stopped it, if one has.
-    pub stopped: Option<End>,
+    pub stopped: Option<StopReason>,
     /// Why training has ended, in words.
     pub why: String,
     /// What the final model is; none if there is none.
@@ -399,7 +399,7 @@ impl Begun<'_> {
             log,
         } = self;
         let Resolved { config, run, .. } = &of;
-        let mut host = RunHost {
+        let mut callbacks = RunCallbacks {
             run,
             lock: Arc::new(lock),
             config,
@@ -427,7 +427,7 @@ impl Begun<'_> {
             session,
             pipeline: Pipeline::default(),
         };
-        let end = trainer.run(&mut host)?;
+        let end = trainer.run(&mut callbacks)?;
         // Even if there was no validation since the last page, or none at all.
         let drawn = page::Run::open(run).map(|of_run| page::page(&[of_run], &Value::Null));
         if let Err(error) = drawn.and_then(|drawn| page::write(run, drawn.as_bytes())) {
@@ -439,13 +439,13 @@ impl Begun<'_> {
         };
         if profiles && profile.is_none() {
             let text = "nothing to profile: the first three updates are not counted, and there were no more";
-            (host.tell)(Notice::Note(text.to_owned()));
+            (callbacks.tell)(Notice::Note(text.to_owned()));
         }
         let update = trainer.state.step;
         let mut outcome = Outcome {
             run: run.clone(),
             update,
-            stopped: matches!(end, End::Interrupted | End::Terminated).then_some(end),
+            stopped: matches!(end, StopReason::Interrupted | StopReason::Terminated).then_some(end),
             why: why(end, update, config.valid.patience),
             model: None,
             validation: None,
@@ -456,30 +456,34 @@ impl Begun<'_> {
             return Ok(outcome);
         }
         trainer.log.line(&format!("training ended at update {update}: {}", outcome.why));
-        let Final { model, validation, candidates } = host.finish(&mut trainer)?;
-        if host.validator.is_some() && validation.is_none() {
-            outcome.stopped = host.stop.stop();
+        let Final { model, validation, candidates } = callbacks.finish(&mut trainer)?;
+        if callbacks.validator.is_some() && validation.is_none() {
+            outcome.stopped = callbacks.stop.stop();
         }
         Ok(Outcome { model: Some(model), validation, candidates, ..outcome })
     }
 }
 
 /// Why training has ended at an update.
-fn why(end: End, update: u64, patience: u64) -> String {
+fn why(end: StopReason, update: u64, patience: u64) -> String {
     match end {
-        End::Interrupted | End::Terminated if update == 0 => "stopped by a signal before the first update".to_owned(),
-        End::Interrupted | End::Terminated => format!("stopped by a signal at update {update}; everything is saved"),
-        End::Updates => UPDATES_REACHED.to_owned(),
-        End::Epochs => "train.max_epochs reached".to_owned(),
-        End::Patience if patience == 1 => "a validation without an improvement (valid.patience)".to_owned(),
-        End::Patience => format!("{patience} validations without an improvement (valid.patience)"),
+        StopReason::Interrupted | StopReason::Terminated if update == 0 => {
+            "stopped by a signal before the first update".to_owned()
+        }
+        StopReason::Interrupted | StopReason::Terminated => {
+            format!("stopped by a signal at update {update}; everything is saved")
+        }
+        StopReason::Updates => UPDATES_REACHED.to_owned(),
+        StopReason::Epochs => "train.max_epochs reached".to_owned(),
+        StopReason::Patience if patience == 1 => "a validation without an improvement (valid.patience)".to_owned(),
+        StopReason::Patience => format!("{patience} validations without an improvement (valid.patience)"),
     }
 }
 
 /// Fails if a signal has asked to stop while nothing of a former run is touched.
 fn refuse_to_begin(stop: &dyn Stop) -> Result<()> {
     let Some(end) = stop.stop() else { return Ok(()) };
-    let error = Error::stopped(end == End::Terminated, "stopped by a signal before training began");
+    let error = Error::stopped(end == StopReason::Terminated, "stopped by a signal before training began");
     Err(error.help("run the same command again: the run directory is as it was"))
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::init::Start;
-use super::{Never, Stop, corpus_tags, unwritten};
+use super::{Never, Stop, corpus_tags, coverage};
 use crate::config::Config;
 use crate::data::cache::{Cache, Entry};
 use crate::data::corpus::{PairSource, Side};
@@ -20,7 +20,7 @@ use crate::data::{DataConfig, TokenizerConfig};
 use crate::error::{Error, Result};
 use crate::model_dir::Tell;
 use crate::notice::Notice;
-use crate::train::End;
+use crate::train::StopReason;
 
 /// Directory of prepared text beside the run directories, unless `data.cache_dir` names another.
 const CACHE: &str = "data-cache";
@@ -105,7 +105,7 @@ impl<'a> Preparation<'a> {
             None => Ok(()),
             Some(end) => {
                 let what = "stopped by a signal while the text was being prepared; what is in the cache is kept";
-                Err(Error::stopped(end == End::Terminated, what))
+                Err(Error::stopped(end == StopReason::Terminated, what))
             }
         }
     }
@@ -195,10 +195,10 @@ pub fn prepare(
     let corpus_tags = corpus_tags::of_training(&data).into_iter().chain(corpus_tags::with_two(&data, &config.data));
     let corpus_tags = corpus_tags.chain(corpus_tags::of_test_set(texts, &data.tokenizers));
     let pairs: Vec<_> = sampled(&data).map(|pair| data.ids(pair)).collect();
-    let unwritten = unwritten::warnings(unwritten::TRAINING, &data.tokenizers, is_learnt(config), &pairs);
+    let warnings = coverage::warnings(coverage::TRAINING, &data.tokenizers, is_learnt(config), &pairs);
     let is_raw = is_learnt(config) && config.tokenizer.kind == TokenizerKind::Bpe;
-    let split = if is_raw { unwritten::split_already(&data.tokenizers, &pairs) } else { Vec::new() };
-    unwritten
+    let split = if is_raw { coverage::split_already(&data.tokenizers, &pairs) } else { Vec::new() };
+    warnings
         .into_iter()
         .chain(split)
         .chain(corpus_tags)

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use sha2::{Digest, Sha256};
 
 use super::training_data::is_learnt;
-use super::{Stop, corpus_tags, unwritten};
+use super::{Stop, corpus_tags, coverage};
 use crate::config::Config;
 use crate::data::batch::{Batch, larger_side, split_by_tokens};
 use crate::data::corpus::{Side, read_all};
@@ -221,7 +221,7 @@ impl ScoredSet {
             return Err(Error::failure(what).at(text.name()).help("check the set in [data], and model.max_length"));
         }
         corpus_tags::of_set(name, tokenizers, &*corpus, &pairs).into_iter().for_each(warn);
-        unwritten::warnings(name, tokenizers, is_learnt(config), &encoded).into_iter().for_each(warn);
+        coverage::warnings(name, tokenizers, is_learnt(config), &encoded).into_iter().for_each(warn);
         if let Some(first) = first_left_out {
             let (path, line) = corpus.origin(first, Side::Source);
             let (path, all) = (path.display(), pairs.len());
@@ -305,7 +305,7 @@ impl ScoredSet {
     fn score(&self, model: &Transformer, evaluator: &mut Evaluator<'_>, stop: &dyn Stop) -> Result<Option<Validation>> {
         let stops = || stop.stop().is_some();
         let Some(sums) = evaluator.losses(&self.batches, &stops)? else { return Ok(None) };
-        evaluator.rest();
+        evaluator.release_memory();
         let tokens = self.batches.iter().map(|batch| batch.target_tokens).sum::<usize>().max(1) as f64;
         let mut validation =
             Validation { loss: sums.smoothed / tokens, perplexity: (sums.nll / tokens).exp(), ..Validation::default() };

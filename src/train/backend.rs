@@ -64,7 +64,7 @@ pub trait Backend {
         Ok(true)
     }
     /// Gives memory back that is not needed before the next pass.
-    fn rest(&mut self);
+    fn release_memory(&mut self);
     /// What the device can do, measured now; `None` for the processor, which is measured elsewhere.
     fn ceilings(&mut self) -> Result<Option<Ceilings>>;
 }
@@ -150,7 +150,7 @@ impl Backend for Tape {
         Ok(())
     }
 
-    fn rest(&mut self) {}
+    fn release_memory(&mut self) {}
 
     fn ceilings(&mut self) -> Result<Option<Ceilings>> {
         Ok(None)
@@ -206,8 +206,8 @@ impl Backend for gpu::Engine {
         gpu::Engine::forget(self)
     }
 
-    fn rest(&mut self) {
-        gpu::Engine::rest(self);
+    fn release_memory(&mut self) {
+        gpu::Engine::release_memory(self);
     }
 
     fn ceilings(&mut self) -> Result<Option<Ceilings>> {

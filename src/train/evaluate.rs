@@ -38,7 +38,7 @@ impl Evaluator<'_> {
     }
 
     /// Releases device memory, for other work before the next update.
-    pub fn rest(&mut self) {
-        self.backend.rest();
+    pub fn release_memory(&mut self) {
+        self.backend.release_memory();
     }
 }

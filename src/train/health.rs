@@ -39,7 +39,6 @@ pub struct Health {
     /// What the schedule's learning rate is multiplied with: 1 until the run has gone back to a checkpoint.
     pub rate: f64,
     /// How often the run has gone back to a checkpoint.
-    #[serde(default)]
     pub returns: u64,
     /// Losses seen.
     losses: u64,
@@ -48,17 +47,13 @@ pub struct Health {
     /// The running variance of their distance from the usual loss of their length, as if those below it were spread like those
     /// above.
     variance: f64,
-    /// The running mean of the logarithm of target lengths; 0 in the checkpoints of older versions, as the next three.
-    #[serde(default)]
+    /// The running mean of the logarithm of target lengths.
     length: f64,
     /// The running variance of these logarithms, …
-    #[serde(default)]
     length_variance: f64,
     /// … and their covariance with the losses: the tokens of long sentences cost more.
-    #[serde(default)]
     covariance: f64,
     /// The running mean of target tokens.
-    #[serde(default)]
     tokens: f64,
 }
 
@@ -90,10 +85,6 @@ impl Health {
     /// Takes note of an update. Returns the usual loss of sentences of its length where its own jumps above that.
     pub fn observe(&mut self, Observed { loss, tokens, pairs }: Observed) -> Option<f64> {
         self.in_a_row = 0;
-        if self.length == 0.0 {
-            // An older version has counted without lengths.
-            self.losses = 0;
-        }
         let farthest =
             if self.losses > 0 { FARTHEST * self.length_variance.sqrt().max(EQUAL_LENGTHS) } else { f64::MAX };
         let longer = ((1.0 + tokens as f64 / pairs.max(1) as f64).ln() - self.length).clamp(-farthest, farthest);

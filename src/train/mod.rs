@@ -7,15 +7,15 @@
 //! Losses are summed over tokens and the gradient is divided by the update's real target tokens, so that accumulation and ranks
 //! change only what dropout draws. Where pairs have weights, each pair's loss is multiplied by its own; the tokens that the sum
 //! is divided by count whole, so that a pair of weight 0.5 moves the parameters half as much, whatever else is in the update.
-//! Validation, saving and signals are the [`Host`]'s business: this module knows neither search nor metrics, and of files only
+//! Validation, saving and signals are the [`Callbacks`]'s business: this module knows neither search nor metrics, and of files only
 //! the log.
 
 pub mod backend;
 pub mod best;
+pub mod callbacks;
 mod config;
 pub mod evaluate;
 pub mod health;
-pub mod host;
 pub mod log;
 pub mod memory;
 pub mod optimizer;
@@ -38,10 +38,10 @@ use crate::ops::loss::Targets;
 use crate::ops::{Mode, profile as counters};
 use backend::Backend;
 use best::Judge;
+use callbacks::Batches;
+pub use callbacks::{Callbacks, Score, StopReason, Validation};
 pub use config::{TrainConfig, ValidConfig, ValidMetric};
 use evaluate::Evaluator;
-use host::Batches;
-pub use host::{End, Host, Score, Validation};
 use log::{Log, Progress};
 use optimizer::Optimizer;
 pub use optimizer::OptimizerConfig;
@@ -199,69 +199,69 @@ impl Trainer<'_> {
     }
 
     /// Trains until a limit, patience or a signal ends it.
-    pub fn run(&mut self, host: &mut dyn Host) -> Result<End> {
+    pub fn run(&mut self, callbacks: &mut dyn Callbacks) -> Result<StopReason> {
         let clock = Clock { before: self.state.seconds, started: Instant::now() };
-        let mut batches = host.batches(self.state.sampler)?;
+        let mut batches = callbacks.batches(self.state.sampler)?;
         if self.state.validation_due && self.valid.every > 0 {
-            match self.validate(host, &clock)? {
+            match self.validate(callbacks, &clock)? {
                 // Otherwise it would be made again, and be in the log twice, if the process ended now.
-                Validated::NotSaved => self.save(host)?,
+                Validated::NotSaved => self.save(callbacks)?,
                 Validated::Saved | Validated::CutShort => {}
                 Validated::NotFinite if self.state.step == 0 => {
                     let error = Error::failure(format!("{NO_LOSS}, before any update"));
                     return Err(error.help("begin with another model (train.init): its weights cannot be used"));
                 }
-                Validated::NotFinite => batches = self.go_back(NO_LOSS, host)?,
+                Validated::NotFinite => batches = self.go_back(NO_LOSS, callbacks)?,
             }
         }
         let end = loop {
-            host.check()?;
+            callbacks.check()?;
             if self.pipeline.is_empty()
-                && let Some(end) = self.limit(host)
+                && let Some(end) = self.limit(callbacks)
             {
                 break end;
             }
-            self.queue_ahead(host, &mut batches)?;
-            let Some(update) = self.settle()? else { break host.stop().unwrap_or(End::Epochs) };
+            self.queue_ahead(callbacks, &mut batches)?;
+            let Some(update) = self.settle()? else { break callbacks.stop().unwrap_or(StopReason::Epochs) };
             self.state.seconds = clock.seconds();
             if !update.outcome.is_made {
-                self.skip(&update, host);
+                self.skip(&update, callbacks);
                 if self.state.health.in_a_row > self.config.max_skipped {
                     let why = match self.state.health.in_a_row {
                         1 => "an update was not finite".to_owned(),
                         several => format!("{several} updates in a row were not finite"),
                     };
-                    batches = self.go_back(&why, host)?;
+                    batches = self.go_back(&why, callbacks)?;
                 }
                 continue;
             }
             {
                 let _timer = counters::phase("report");
-                self.report(&update, host);
+                self.report(&update, callbacks);
             }
             if let Some(profiler) = &mut self.profiler {
                 profiler.updated();
             }
             let (validation, checkpoint) = self.due(self.state.step);
             if (validation || checkpoint) && !self.optimizer.is_finite(&mut *self.backend)? {
-                batches = self.go_back("values of the model or the optimizer are not finite", host)?;
+                batches = self.go_back("values of the model or the optimizer are not finite", callbacks)?;
                 continue;
             }
             let mut saved = false;
             if validation {
                 let _timer = counters::phase("validation");
-                saved = match self.validate(host, &clock)? {
+                saved = match self.validate(callbacks, &clock)? {
                     Validated::Saved => true,
                     Validated::NotSaved | Validated::CutShort => false,
                     Validated::NotFinite => {
-                        batches = self.go_back(NO_LOSS, host)?;
+                        batches = self.go_back(NO_LOSS, callbacks)?;
                         continue;
                     }
                 };
             }
             if checkpoint && !saved {
                 let _timer = counters::phase("checkpoint");
-                self.save(host)?;
+                self.save(callbacks)?;
             }
         };
         if let Some(profiler) = &mut self.profiler {
@@ -269,11 +269,11 @@ impl Trainer<'_> {
         }
         // Before the first update there is nothing to lose.
         if self.state.step > 0 && self.session.saved_at != Some(self.state.step) {
-            self.save(host)?;
+            self.save(callbacks)?;
         }
         // The final model is made next.
-        self.backend.rest();
-        let done = host.wait_until_saved();
+        self.backend.release_memory();
+        let done = callbacks.wait_until_saved();
         // Neither the final model nor the answer to a signal depends on it.
         if let Err(error) = self.log.complete() {
             self.log.damage(&format!("warning: {error}\n  what has been logged since is lost"));
@@ -284,19 +284,19 @@ impl Trainer<'_> {
     }
 
     /// Saves, counting the time that training waits for it.
-    fn save(&mut self, host: &mut dyn Host) -> Result<()> {
+    fn save(&mut self, callbacks: &mut dyn Callbacks) -> Result<()> {
         let started = Instant::now();
-        // Written again, it stays what it was, though `train.save_every` may be another now.
+        // AnsweredLines again, it stays what it was, though `train.save_every` may be another now.
         self.state.regular.get_or_insert(self.due(self.state.step).1);
-        host.save(&self.optimizer, &self.state)?;
+        callbacks.save(&self.optimizer, &self.state)?;
         self.session.saving += started.elapsed();
         self.session.saved_at = Some(self.state.step);
         Ok(())
     }
 
     /// Why training should end now, if it should.
-    fn limit(&self, host: &dyn Host) -> Option<End> {
-        host.stop().or_else(|| self.state.end(self.config, self.valid))
+    fn limit(&self, callbacks: &dyn Callbacks) -> Option<StopReason> {
+        callbacks.stop().or_else(|| self.state.end(self.config, self.valid))
     }
 
     /// Whether validation and a checkpoint come after an update.
@@ -309,7 +309,7 @@ impl Trainer<'_> {
     ///
     /// # Errors
     /// There is no sound checkpoint, or the run has gone back before.
-    fn go_back(&mut self, why: &str, host: &mut dyn Host) -> Result<Batches> {
+    fn go_back(&mut self, why: &str, callbacks: &mut dyn Callbacks) -> Result<Batches> {
         let step = self.state.step;
         let report = |more: &str| {
             let (skipped, tokens) = (self.state.health.skipped, self.state.target_tokens);
@@ -320,8 +320,8 @@ impl Trainer<'_> {
         if self.state.health.has_gone_back() {
             return Err(report(", though the learning rate has been lowered"));
         }
-        self.backend.rest();
-        let Some(state) = host.go_back(self.model, &self.optimizer, step)? else {
+        self.backend.release_memory();
+        let Some(state) = callbacks.go_back(self.model, &self.optimizer, step)? else {
             let error = report(", and there is no checkpoint to go back to");
             return Err(error.help(
                 "start again with --overwrite and a lower learning rate (--set train.schedule.factor=… with noam, else \
@@ -344,21 +344,21 @@ impl Trainer<'_> {
         let window = Window { since, ..state.window };
         self.state = TrainState { health, seconds: self.state.seconds, window, ..state };
         // Otherwise a kill before the next checkpoint would bring back the old rate.
-        self.save(host)?;
-        host.batches(self.state.sampler)
+        self.save(callbacks)?;
+        callbacks.batches(self.state.sampler)
     }
 
     /// Validates, saves if it is one of the best so far, and says so.
-    fn validate(&mut self, host: &mut dyn Host, clock: &Clock) -> Result<Validated> {
+    fn validate(&mut self, callbacks: &mut dyn Callbacks, clock: &Clock) -> Result<Validated> {
         let step = self.state.step;
         let model = self.model;
         self.state.validation_due = true;
         if self.optimizer.average().is_some() {
             // All parameters are about to be copied.
-            self.backend.rest();
+            self.backend.release_memory();
         }
         let values = self.optimizer.begin_model_values()?;
-        let result = host.validate(model, &mut self.evaluator());
+        let result = callbacks.validate(model, &mut self.evaluator());
         self.optimizer.end_model_values(values)?;
         let Some(result) = result? else { return Ok(Validated::CutShort) };
         if !result.loss.is_finite() {
@@ -366,7 +366,7 @@ impl Trainer<'_> {
         }
         self.state.validation_due = false;
         self.state.validated = Some(step);
-        let judge = Judge { metric: self.valid.metric, differ: &|a, b| host.differ(a, b) };
+        let judge = Judge { metric: self.valid.metric, differ: &|a, b| callbacks.differ(a, b) };
         let standing = self.state.rank(result.judged(step), self.config.keep_best, &judge);
         let better = standing.is_best();
         if better {
@@ -380,7 +380,7 @@ impl Trainer<'_> {
             self.log.line(&format!("note: validation has not improved: the learning rate is lowered to {rate:.2e}"));
         }
         if standing.place.is_some() {
-            self.save(host)?;
+            self.save(callbacks)?;
             return Ok(Validated::Saved);
         }
         Ok(Validated::NotSaved)

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 
 use super::backend::Backend;
-use super::host::{Batches, Host};
+use super::callbacks::{Batches, Callbacks};
 use super::{Session, Trainer, accumulate, limit, schedule, tell_limit};
 use crate::console::note;
 use crate::data::batch::Batch;
@@ -133,9 +133,9 @@ impl Trainer<'_> {
     ///
     /// # Errors
     /// The next one could not be queued. If a later one could not, that is reported when those before it are done.
-    pub(super) fn queue_ahead(&mut self, host: &dyn Host, batches: &mut Batches) -> Result<()> {
-        while self.pipeline.failed.is_none() && self.may_queue(host) {
-            match self.queue(host, batches) {
+    pub(super) fn queue_ahead(&mut self, callbacks: &dyn Callbacks, batches: &mut Batches) -> Result<()> {
+        while self.pipeline.failed.is_none() && self.may_queue(callbacks) {
+            match self.queue(callbacks, batches) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) => self.pipeline.failed = Some(error),
@@ -146,24 +146,24 @@ impl Trainer<'_> {
     }
 
     /// Whether the next update may be queued before the outcome of the last is known.
-    fn may_queue(&self, host: &dyn Host) -> bool {
+    fn may_queue(&self, callbacks: &dyn Callbacks) -> bool {
         let Some(last) = self.pipeline.queued.back().map(|queued| queued.step) else { return true };
         let under_way = self.pipeline.queued.len();
         under_way < self.backend.depth()
             && self.due(last) == (false, false)
             && last != self.config.max_updates
-            && host.stop().is_none()
+            && callbacks.stop().is_none()
             && !self.profiler.as_ref().is_some_and(|profiler| profiler.begins_after(under_way))
     }
 
     /// Draws the data of an update: `accumulate` micro-batches; `None` when the data are at their end, or a signal comes.
-    fn draw(&mut self, host: &dyn Host, batches: &mut Batches) -> Result<Option<Drawn>> {
+    fn draw(&mut self, callbacks: &dyn Callbacks, batches: &mut Batches) -> Result<Option<Drawn>> {
         if let Some(drawn) = self.pipeline.again.pop_front() {
             return Ok(Some(drawn));
         }
         let mut drawn = Drawn::default();
         for number in 0..self.config.accumulate {
-            if number > 0 && host.stop().is_some() {
+            if number > 0 && callbacks.stop().is_some() {
                 return Ok(None);
             }
             let _timer = counters::phase("wait for a batch");
@@ -178,10 +178,10 @@ impl Trainer<'_> {
     /// Queues an update; `false` when the data are at their end, or a signal comes before its batches are through:
     /// `state.sampler` has not advanced past these, so that a resumed run draws them again. Where its loss or gradient turns
     /// out not to be finite, neither it nor those queued behind it move the parameters.
-    fn queue(&mut self, host: &dyn Host, batches: &mut Batches) -> Result<bool> {
+    fn queue(&mut self, callbacks: &dyn Callbacks, batches: &mut Batches) -> Result<bool> {
         let step = self.pipeline.queued.back().map_or(self.state.step, |last| last.step) + 1;
-        let Some(Drawn { batches, position }) = self.draw(host, batches)? else { return Ok(false) };
-        let Some(batches) = self.go_over(batches, step, &|| host.stop().is_some())? else { return Ok(false) };
+        let Some(Drawn { batches, position }) = self.draw(callbacks, batches)? else { return Ok(false) };
+        let Some(batches) = self.go_over(batches, step, &|| callbacks.stop().is_some())? else { return Ok(false) };
         let drawn = Drawn { batches, position };
 
         let _timer = counters::phase("optimizer");

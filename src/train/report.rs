@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::best::Standing;
+use super::callbacks::{Callbacks, Lines, Validation};
 use super::health::Observed;
-use super::host::{Host, Lines, Validation};
 use super::log::Samples;
 use super::pipeline::Update;
 use super::state::Window;
@@ -42,12 +42,12 @@ fn in_words(lines: &[Lines]) -> String {
 
 impl Trainer<'_> {
     /// Takes note of an update that was not made.
-    pub(super) fn skip(&mut self, update: &Update, host: &dyn Host) {
+    pub(super) fn skip(&mut self, update: &Update, callbacks: &dyn Callbacks) {
         self.state.health.skip();
         // A checkpoint of this step, if there is one, does not know of the skip.
         self.session.saved_at = None;
         let (step, skipped) = (self.state.step + 1, self.state.health.skipped);
-        let (loss, norm, lines) = (update.loss(), update.outcome.gradient_norm, host.lines(&update.pairs()));
+        let (loss, norm, lines) = (update.loss(), update.outcome.gradient_norm, callbacks.lines(&update.pairs()));
         self.log.line(&format!(
             "warning: update {step} skipped: its loss is {loss} and the gradient's norm {norm}; it was computed from \
              {}",
@@ -61,12 +61,12 @@ impl Trainer<'_> {
     }
 
     /// Progress after every update, and a line of the log every `log_every`.
-    pub(super) fn report(&mut self, update: &Update, host: &dyn Host) {
+    pub(super) fn report(&mut self, update: &Update, callbacks: &dyn Callbacks) {
         let step = self.state.step;
         let pairs = update.pairs();
         let observed = Observed { loss: update.loss(), tokens: update.tokens(), pairs: pairs.len() };
         if let Some(usual) = self.state.health.observe(observed) {
-            let (loss, lines) = (update.loss(), host.lines(&pairs));
+            let (loss, lines) = (update.loss(), callbacks.lines(&pairs));
             self.log.line(&format!(
                 "note: the loss of update {step} is {loss:.3}, where {usual:.3} is usual for sentences of this length; it was \
                  computed from {}",

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::best::Judged;
+use super::callbacks::StopReason;
 use super::health::Health;
-use super::host::End;
 use super::log::Progress;
 use super::schedule::Plateau;
 use crate::data::sampler::SamplerPosition;
@@ -30,37 +30,28 @@ pub struct TrainState {
     /// The best validation so far.
     pub best: Option<Judged>,
     /// The next best ones, in order: with it, as many as `train.keep_best`.
-    #[serde(default)]
     pub next_best: Vec<Judged>,
     /// That with the highest score, unless it is the best one.
-    #[serde(default)]
     pub highest: Option<Judged>,
     /// Validations since the best one, without those before `valid.patience_after`.
     pub stale: u64,
     /// Whether the validation of this update was cut short.
     pub validation_due: bool,
-    /// The update of the last validation; not in the checkpoints of older versions.
-    #[serde(default)]
+    /// The update of the last validation.
     pub validated: Option<u64>,
     /// Seconds spent training, over all starts of the run.
     pub seconds: f64,
     /// Sums for the next line of the log.
     pub window: Window,
-    /// How validations have changed the learning rate; not in the checkpoints of older versions.
-    #[serde(default)]
+    /// How validations have changed the learning rate.
     pub plateau: Plateau,
     /// Skipped updates and the usual loss.
-    #[serde(default)]
     pub health: Health,
-    /// Whether `train.save_every`, as it was then, made the checkpoint of this update due; `None` until it is saved, and in
-    /// those of older versions.
-    #[serde(default)]
+    /// Whether `train.save_every`, as it was then, made the checkpoint of this update due; `None` until it is saved.
     pub regular: Option<bool>,
     /// Checksums of the text that the rest refers to.
     pub text: TextChecksums,
-    /// What the model is and how it was trained: keys of the configuration and their values as TOML; empty in checkpoints of
-    /// older versions.
-    #[serde(default)]
+    /// What the model is and how it was trained: keys of the configuration and their values as TOML.
     pub configuration: BTreeMap<String, String>,
 }
 
@@ -70,8 +61,7 @@ pub struct TrainState {
 pub struct Window {
     /// Label-smoothed cross-entropy, in nats.
     pub smoothed: f64,
-    /// Negative log-likelihood, in nats. Its former name is in the checkpoints of older versions.
-    #[serde(alias = "likelihood")]
+    /// Negative log-likelihood, in nats.
     pub nll: f64,
     /// Target tokens.
     pub tokens: u64,
@@ -85,8 +75,7 @@ pub struct Window {
 pub struct TextChecksums {
     /// Of the training pairs that passed the filters.
     pub train: String,
-    /// Of those of each corpus, to name what has changed; not in the checkpoints of older versions.
-    #[serde(default)]
+    /// Of those of each corpus, to name what has changed.
     pub corpora: Vec<String>,
     /// Of the validation pairs; `None` without validation.
     pub valid: Option<String>,
@@ -99,15 +88,15 @@ impl TrainState {
     }
 
     /// Why training should end here, if it should.
-    pub fn end(&self, train: &TrainConfig, valid: &ValidConfig) -> Option<End> {
+    pub fn end(&self, train: &TrainConfig, valid: &ValidConfig) -> Option<StopReason> {
         if train.max_updates > 0 && self.step >= train.max_updates {
-            return Some(End::Updates);
+            return Some(StopReason::Updates);
         }
         if train.max_epochs > 0 && self.sampler.epoch >= train.max_epochs {
-            return Some(End::Epochs);
+            return Some(StopReason::Epochs);
         }
         let is_counted = valid.patience > 0 && self.step >= valid.patience_after;
-        (is_counted && self.stale >= valid.patience).then_some(End::Patience)
+        (is_counted && self.stale >= valid.patience).then_some(StopReason::Patience)
     }
 
     /// `state.json`: the fields, with the epoch (from 0) and the generator's key and counter for human readers.
@@ -144,20 +133,20 @@ mod tests {
                 (TrainConfig { max_updates, ..Default::default() }, ValidConfig { patience, ..Default::default() });
             TrainState { step, stale, ..TrainState::default() }.end(&train, &valid)
         };
-        assert_eq!((end(9, 1, 10, 2), end(10, 1, 10, 2)), (None, Some(End::Updates)));
-        assert_eq!((end(9, 2, 10, 2), end(9, 2, 0, 2)), (Some(End::Patience), Some(End::Patience)));
+        assert_eq!((end(9, 1, 10, 2), end(10, 1, 10, 2)), (None, Some(StopReason::Updates)));
+        assert_eq!((end(9, 2, 10, 2), end(9, 2, 0, 2)), (Some(StopReason::Patience), Some(StopReason::Patience)));
         assert_eq!(end(1000, 1000, 0, 0), None, "0 is no limit");
         let later = |step| {
             let valid = ValidConfig { patience: 2, patience_after: 10, ..Default::default() };
             TrainState { step, stale: 2, ..TrainState::default() }.end(&TrainConfig::default(), &valid)
         };
-        assert_eq!((later(9), later(10)), (None, Some(End::Patience)));
+        assert_eq!((later(9), later(10)), (None, Some(StopReason::Patience)));
         let after_epochs = |epoch, max_epochs| {
             let sampler = SamplerPosition { epoch, ..SamplerPosition::default() };
             let train = TrainConfig { max_updates: 0, max_epochs, ..Default::default() };
             TrainState { sampler, ..TrainState::default() }.end(&train, &ValidConfig::default())
         };
-        assert_eq!((after_epochs(1, 2), after_epochs(2, 2)), (None, Some(End::Epochs)));
+        assert_eq!((after_epochs(1, 2), after_epochs(2, 2)), (None, Some(StopReason::Epochs)));
         assert_eq!(after_epochs(1000, 0), None, "0 is no limit");
     }
 
@@ -178,17 +167,5 @@ mod tests {
         let read: Value = serde_json::from_str(&json.to_string()).unwrap();
         assert_eq!(TrainState::from_json(read).unwrap(), state);
         assert!(TrainState::from_json(json!({ "step": 7 })).is_err());
-    }
-
-    #[test]
-    fn reads_what_older_versions_wrote() {
-        let state = TrainState { window: Window { nll: 2.5, ..Window::default() }, ..TrainState::default() };
-        let text = state.to_json(3).unwrap().to_string().replace("\"nll\"", "\"likelihood\"");
-        let mut json: Value = serde_json::from_str(&text).unwrap();
-        for later in ["next_best", "highest", "validated", "plateau", "health", "regular", "configuration"] {
-            assert!(json.as_object_mut().unwrap().remove(later).is_some(), "{later}");
-        }
-        assert!(json["text"].as_object_mut().unwrap().remove("corpora").is_some());
-        assert_eq!(TrainState::from_json(json).unwrap(), state);
     }
 }

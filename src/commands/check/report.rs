@@ -80,7 +80,7 @@ pub fn errors_json<'a>(errors: impl IntoIterator<Item = &'a Error>) -> Vec<Value
 
 /// What is wrong, where, and what to do. Lines and columns count from 1; 0 means none in particular.
 fn as_json(error: &Error) -> Value {
-    let place = error.place();
+    let place = error.location();
     json!({
         "what": error.what(), "file": place.map(|place| &place.path), "line": place.map(|place| place.line),
         "column": place.map(|place| place.column), "help": error.helps(),

@@ -6,7 +6,7 @@ use std::io::{self, BufRead, BufReader, Chain, Cursor, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::some_lines::SomeLines;
+use super::line_summary::LineSummary;
 use crate::console::{is_watched, prompt, warning};
 use crate::data::corpus::tagged;
 use crate::data::text::{lines, packing};
@@ -199,11 +199,11 @@ pub fn text_of(flag: &str, value: &OsStr) -> String {
 #[derive(Clone, Copy, Debug, Default)]
 struct Oddities {
     /// Those with bytes that are not UTF-8.
-    invalid: SomeLines,
+    invalid: LineSummary,
     /// Those with zero bytes.
-    zeros: SomeLines,
+    zeros: LineSummary,
     /// Those with a carriage return that is not at the end.
-    returns: SomeLines,
+    returns: LineSummary,
 }
 
 impl Oddities {
@@ -228,7 +228,7 @@ impl Oddities {
                 " (only a newline ends a line: tr '\\r' '\\n' makes them line ends)",
             ),
         ];
-        let warning = |(lines, what, hint): (SomeLines, &str, &str)| {
+        let warning = |(lines, what, hint): (LineSummary, &str, &str)| {
             lines.place(all, file).map(|place| format!("{what} {place}{hint}"))
         };
         kinds.into_iter().filter_map(warning).collect()

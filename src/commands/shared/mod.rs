@@ -3,28 +3,28 @@
 //! | | |
 //! |---|---|
 //! | [`arguments`], [`model`] | runs and models that flags ask for |
-//! | [`input`], [`output`], [`written`] | lines in, results out, and how far a command has come |
+//! | [`input`], [`output`], [`answered`] | lines in, results out, and how far a command has come |
 //! | [`reserved`] | names that no output may take |
 //! | [`requests`] | lines to translate, with what is demanded of each |
 //! | [`pairs`] | sources and translations, side by side |
 //! | [`decoding`] | a translator and its options, from flags |
 //! | [`decimals`] | log-probabilities and scores as text |
 //! | [`attention`] | the file of `--attention` |
-//! | [`doubtful`], [`tags`], [`some_lines`] | warnings about lines of the input and their translations |
+//! | [`suspicious`], [`tags`], [`line_summary`] | warnings about lines of the input and their translations |
 //! | [`signals`] | those that stop training, and those that end a command |
 
+pub mod answered;
 pub mod arguments;
 pub mod attention;
 pub mod decimals;
 pub mod decoding;
-pub mod doubtful;
 pub mod input;
+pub mod line_summary;
 pub mod model;
 pub mod output;
 pub mod pairs;
 pub mod requests;
 pub mod reserved;
 pub mod signals;
-pub mod some_lines;
+pub mod suspicious;
 pub mod tags;
-pub mod written;

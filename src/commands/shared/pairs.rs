@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::input::{Input, shown_name};
-use super::some_lines::SomeLines;
+use super::line_summary::LineSummary;
 use crate::error::{Error, Result};
 
 /// A source and a translation of it.
@@ -95,7 +95,7 @@ pub struct Pairs<'a> {
     pub inputs: [Input; 2],
     targets: Targets<'a>,
     /// Lines of n-best lists whose text has what separates fields.
-    separated: SomeLines,
+    separated: LineSummary,
     /// Lines read of each.
     lines: [usize; 2],
     /// The last source, and whether there is one.
@@ -113,7 +113,7 @@ impl<'a> Pairs<'a> {
     pub fn open(paths: [&'a PathBuf; 2], targets: Targets<'a>) -> Result<Self> {
         let open = |path: &Path| Input::open(Some(path));
         let inputs = [open(paths[0])?, open(paths[1])?];
-        Ok(Self { paths, inputs, targets, separated: SomeLines::default(), lines: [0; 2], source: String::new() })
+        Ok(Self { paths, inputs, targets, separated: LineSummary::default(), lines: [0; 2], source: String::new() })
     }
 
     /// Whether no target has been read.

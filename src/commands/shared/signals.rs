@@ -11,7 +11,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXCPU};
 use crate::console::message;
 use crate::error::{Error, ErrorKind, Result};
 use crate::run::Stop;
-use crate::train::End;
+use crate::train::StopReason;
 
 /// Signals this soon after the first count as the same request: `timeout` sends two, and so do nervous fingers.
 const SAME_WISH: Duration = Duration::from_millis(500);
@@ -97,11 +97,11 @@ impl Stop for Signals {
         self.at_once.store(at_once, Ordering::Relaxed);
     }
 
-    fn stop(&self) -> Option<End> {
+    fn stop(&self) -> Option<StopReason> {
         match self.first.load(Ordering::Relaxed) {
             0 => None,
-            SIGINT => Some(End::Interrupted),
-            _ => Some(End::Terminated),
+            SIGINT => Some(StopReason::Interrupted),
+            _ => Some(StopReason::Terminated),
         }
     }
 }

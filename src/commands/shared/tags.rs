@@ -1,6 +1,6 @@
 //! Warnings about the target-language tags that lines begin with.
 
-use super::some_lines::SomeLines;
+use super::line_summary::LineSummary;
 use crate::console::warning;
 use crate::data::corpus::tagged;
 use crate::data::tags::{listed, unknown_word};
@@ -37,11 +37,11 @@ pub struct Tags<'t> {
     added: String,
     known: Vec<&'t str>,
     lines: usize,
-    missing: SomeLines,
-    unknown: SomeLines,
+    missing: LineSummary,
+    unknown: LineSummary,
     /// The first unknown tag.
     unknown_tag: String,
-    second: SomeLines,
+    second: LineSummary,
     /// The first tag behind that of `--tag`.
     second_tag: String,
 }
@@ -54,10 +54,10 @@ impl<'t> Tags<'t> {
             added: tag.map_or_else(String::new, |tag| tagged(Some(tag), ".").trim_end_matches('.').to_owned()),
             known: tokenizer.language_tags(),
             lines: 0,
-            missing: SomeLines::default(),
-            unknown: SomeLines::default(),
+            missing: LineSummary::default(),
+            unknown: LineSummary::default(),
             unknown_tag: String::new(),
-            second: SomeLines::default(),
+            second: LineSummary::default(),
             second_tag: String::new(),
         }
     }

@@ -20,7 +20,7 @@ use crate::run::directory;
 use crate::run::ended::Ended;
 use crate::run::request::RunRequest;
 use crate::run::stages::{Outcome, Resolved, Step, Surroundings, UPDATES_REACHED};
-use crate::train::{End, Validation};
+use crate::train::{StopReason, Validation};
 
 /// Messages at the first signal, and at a second one.
 const ON_SIGNALS: [&str; 2] = [
@@ -120,7 +120,7 @@ fn report(outcome: Outcome, args: &TrainArgs, common: &Common) -> Result<()> {
     match stopped {
         Some(signal) => {
             let help = format!("{verb} with {}", resuming(&run, common));
-            Err(Error::stopped(signal == End::Terminated, what).help(help))
+            Err(Error::stopped(signal == StopReason::Terminated, what).help(help))
         }
         None => Ok(()),
     }

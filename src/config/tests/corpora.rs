@@ -234,12 +234,8 @@ fn a_side_that_is_no_column_of_its_corpus_is_refused() {
         let what = format!("`data.test.source` and `data.test.target` are the same column, {column}");
         assert_mentions(&text, &["a.toml:2:", &what, "the column of each language"]);
     }
-    // A model may be trained to copy a file; and earlier versions trained with such columns.
+    // A model may be trained to copy a file.
     loaded("[data]\nvalid = { source = \"a\", target = \"a\" }\n", &[]);
-    let mut config = loaded("", &[]);
-    config.data.valid = Some(CorpusLocation::Tsv { file: "/a.tsv".into(), columns: [1, 1] }.into());
-    let folder = Folder::new(&[("resolved.toml", &to_toml(&config))]);
-    assert_eq!(folder.load(&["resolved.toml"], &[]).unwrap(), config);
 }
 
 #[test]

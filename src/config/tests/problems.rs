@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::super::{load_for_training, load_resolved, to_toml};
+use super::super::{load_for_training, to_toml};
 use super::{Folder, assert_mentions, loaded, problem};
 use crate::error::Error;
 
@@ -358,18 +358,6 @@ fn a_configuration_that_the_user_names_is_blamed() {
     let text = folder.problems(&["run/config.toml"], &[&init_of(&folder), "tokenizer.joint=false"]).concat();
     let joint = "`tokenizer.joint` is false, but the vocabulary comes from `train.init`, where it is true";
     assert_mentions(&text, &[joint, "--> --set tokenizer.joint=false", "leave it out"]);
-}
-
-/// Earlier versions did not refuse it, and their models remain usable.
-#[test]
-fn a_minimum_length_beyond_the_positions_is_accepted_from_mt_itself() {
-    let mut config = loaded("[model]\nmax_length = 300\n", &[]);
-    config.decode.min_length = 300;
-    let folder = Folder::new(&[("run/config.toml", &to_toml(&config)), ("a.toml", "[train]\ninit = \"run\"\n")]);
-    assert_eq!(load_resolved(folder.path("run/config.toml")).unwrap(), config);
-    assert_eq!(folder.load(&["a.toml"], &[]).unwrap().decode.min_length, 300);
-    let text = folder.problems(&["run/config.toml"], &["decode.min_length=301"]).concat();
-    assert_mentions(&text, &["--> --set decode.min_length=301", "at most 299"]);
 }
 
 #[test]

@@ -206,14 +206,14 @@ pub struct Finding {
     /// How many lines or pairs.
     pub count: usize,
     /// The first of them; line 0 is the whole file.
-    pub places: Vec<Place>,
+    pub places: Vec<LineOfFile>,
     /// What more there is to say of them.
     pub details: Vec<String>,
 }
 
 /// A line of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Place {
+pub struct LineOfFile {
     /// The file.
     pub file: PathBuf,
     /// The line, from 1; 0 for the whole file.
@@ -238,7 +238,7 @@ impl Findings {
         let finding = self.0.entry(kind).or_default();
         finding.count += count;
         if finding.places.len() < NAMED {
-            finding.places.push(Place { file: file.to_path_buf(), line });
+            finding.places.push(LineOfFile { file: file.to_path_buf(), line });
         }
     }
 

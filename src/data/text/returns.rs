@@ -111,7 +111,7 @@ mod tests {
             (1..)
                 .zip(table.split_terminator('\n'))
                 .for_each(|(number, row)| rows.add(number, bare(row.as_bytes(), false)));
-            let found = rows.refuse(Path::new("t")).err().and_then(|error| error.place().map(|place| place.line));
+            let found = rows.refuse(Path::new("t")).err().and_then(|error| error.location().map(|place| place.line));
             assert_eq!(found, place, "{table:?}");
         }
     }

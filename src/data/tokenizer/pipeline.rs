@@ -101,12 +101,9 @@ const WORD: &str = "\u{2581}?(?:";
 /// around them, a mark after a digit or punctuation stays with that. The user's symbols begin with neither letter, digit nor
 /// mark, so only a run of other characters could run into one: it has to end before it.
 ///
-/// `joiners` belong to the word that they stand in: [`JOINERS`], or none in files that earlier versions wrote.
-fn border_pattern(symbols: &Symbols, joiners: &str) -> String {
-    let inside = |set: &str| match joiners {
-        "" => format!("[[{set}]&&{LETTER}]"),
-        joiners => format!("[[[{set}]&&{LETTER}]{joiners}]"),
-    };
+/// [`JOINERS`] belong to the word that they stand in.
+fn border_pattern(symbols: &Symbols) -> String {
+    let inside = |set: &str| format!("[[[{set}]&&{LETTER}]{JOINERS}]");
     let neutral = format!(r"[[\p{{Common}}\p{{Inherited}}]&&{LETTER}]");
     let mut groups: Vec<String> = SCRIPTS
         .iter()
@@ -131,11 +128,7 @@ pub(super) fn built<T>(result: tokenizers::Result<T>) -> Result<T> {
 
 /// The pre-tokeniser of a new tokenizer with these symbols.
 pub(super) fn pre_tokenizer(symbols: &Symbols) -> Result<PreTokenizerWrapper> {
-    pre_tokenizer_with(symbols, JOINERS)
-}
-
-fn pre_tokenizer_with(symbols: &Symbols, joiners: &str) -> Result<PreTokenizerWrapper> {
-    let pattern = SplitPattern::Regex(border_pattern(symbols, joiners));
+    let pattern = SplitPattern::Regex(border_pattern(symbols));
     let borders = Split::new(pattern, SplitDelimiterBehavior::Isolated, false);
     Ok(PreTokenizerSequence::new(vec![
         Metaspace::new(SPACE, PrependScheme::Never, true).into(),
@@ -172,8 +165,8 @@ pub(super) struct Pipeline {
     normalizer: NormalizerWrapper,
     pre_tokenizer: PreTokenizerWrapper,
     form: TextForm,
-    /// If the pre-tokeniser is the one of this module, its joiners.
-    joiners: Option<&'static str>,
+    /// Whether the pre-tokeniser is the one of this module.
+    is_own: bool,
     /// The symbols that it keeps whole.
     symbols: Symbols,
 }
@@ -194,15 +187,14 @@ impl Pipeline {
             Error::failure(format!("its `{what}` cannot be read: {error}")).caused_by(error)
         };
         let symbols = symbols_of(&file["pre_tokenizer"]);
-        let is_with = |joiners| is_ours(&file["pre_tokenizer"], pre_tokenizer_with(&symbols, joiners)?);
-        let joiners = if is_with(JOINERS)? { Some(JOINERS) } else { is_with("")?.then_some("") };
+        let is_own = is_ours(&file["pre_tokenizer"], pre_tokenizer(&symbols)?)?;
         Ok(Self {
             normalizer: serde_json::from_value(file["normalizer"].clone()).map_err(|e| read("normalizer", e))?,
             pre_tokenizer: guarded(|| serde_json::from_value(file["pre_tokenizer"].clone()))?
                 .map_err(|e| read("pre_tokenizer", e))?,
             form,
-            joiners,
-            symbols: if joiners.is_some() { symbols } else { Symbols::default() },
+            is_own,
+            symbols: if is_own { symbols } else { Symbols::default() },
         })
     }
 
@@ -228,7 +220,7 @@ impl Pipeline {
 
     /// The JSON of the pre-tokeniser with other symbols, if it is the one of this module.
     pub(super) fn pre_tokenizer_with(&self, symbols: &Symbols) -> Option<Value> {
-        serde_json::to_value(pre_tokenizer_with(symbols, self.joiners?).ok()?).ok()
+        self.is_own.then(|| serde_json::to_value(pre_tokenizer(symbols).ok()?).ok())?
     }
 
     /// Whether a stretch may hold a symbol.
@@ -247,7 +239,7 @@ impl Pipeline {
             return;
         }
         let is_unchanged = stretch.is_ascii() && !(removes && stretch.contains(|c: char| c.is_ascii_control()));
-        if self.joiners.is_some() && is_unchanged && !self.may_hold_symbol(stretch) {
+        if self.is_own && is_unchanged && !self.may_hold_symbol(stretch) {
             return self.for_each_ascii_word(stretch, word);
         }
         self.for_each_word_by_library(stretch, word);
@@ -311,9 +303,7 @@ fn symbols_of(part: &Value) -> Symbols {
 /// The regular expression of a pre-tokeniser that [`pre_tokenizer`] wrote: as long as the user's symbols make it.
 pub(super) fn own_expression(part: &Value) -> Option<&str> {
     let symbols = symbols_of(part);
-    let is_own =
-        |expression: &&str| [JOINERS, ""].iter().any(|joiners| *expression == border_pattern(&symbols, joiners));
-    expression_of(part).filter(is_own)
+    expression_of(part).filter(|expression| *expression == border_pattern(&symbols))
 }
 
 /// Accepts `Metaspace` as we write it followed by any number of `Split` that remove nothing.
@@ -338,7 +328,6 @@ fn check_pre_tokenizer(part: &Value) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use sha2::Digest;
 
     use super::*;
     use crate::data::tokenizer::Normalization;
@@ -415,7 +404,7 @@ mod tests {
         let mut stream = crate::rng::Stream::new(5, "ascii");
         for (lowercase, remove_extra_whitespaces) in [(false, true), (true, true), (true, false)] {
             let pipeline = pipeline(TextForm { lowercase, remove_extra_whitespaces, ..TextForm::default() });
-            assert!(pipeline.joiners.is_some());
+            assert!(pipeline.is_own);
             for round in 0..3000 {
                 let length = 1 + stream.below(9) as usize;
                 // Every character by itself, then several.
@@ -442,23 +431,18 @@ mod tests {
     }
 
     #[test]
-    fn files_of_earlier_versions_cut_as_they_did() {
-        // Of a file that a version before wrote.
-        let digest = format!("{:x}", sha2::Sha256::digest(border_pattern(&Symbols::default(), "")));
-        assert_eq!(digest, "71a221471b0fde98b5aa9c2bb0559b16ca212924bb298e22fe62bd068e2f1a48");
+    fn a_file_of_our_own_is_known_and_its_symbols_are_read() {
         let symbols = Symbols { tags: vec!["<2de>".to_owned()], others: Vec::new() };
-        for (joiners, expected) in [(JOINERS, &["▁a\u{200D}b"][..]), ("", &["▁a", "\u{200D}", "b"])] {
-            let file = serde_json::json!({
-                "normalizer": normalizer(TextForm::default()).unwrap(), "decoder": decoder().unwrap(),
-                "pre_tokenizer": pre_tokenizer_with(&symbols, joiners).unwrap(),
-            });
-            let pipeline = Pipeline::from_json(&file).unwrap();
-            assert_eq!(*pipeline.symbols(), symbols);
-            assert_eq!(pipeline.pre_tokenizer_with(&symbols).unwrap(), file["pre_tokenizer"]);
-            let mut words = Vec::new();
-            pipeline.for_each_word("a\u{200D}b", |word| words.push(word.to_owned()));
-            assert_eq!(words, expected);
-        }
+        let file = serde_json::json!({
+            "normalizer": normalizer(TextForm::default()).unwrap(), "decoder": decoder().unwrap(),
+            "pre_tokenizer": pre_tokenizer(&symbols).unwrap(),
+        });
+        let pipeline = Pipeline::from_json(&file).unwrap();
+        assert_eq!(*pipeline.symbols(), symbols);
+        assert_eq!(pipeline.pre_tokenizer_with(&symbols).unwrap(), file["pre_tokenizer"]);
+        let mut words = Vec::new();
+        pipeline.for_each_word("a\u{200D}b", |word| words.push(word.to_owned()));
+        assert_eq!(words, ["▁a\u{200D}b"]);
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use super::joint::Gradient;
 use super::{Memory, Pass, Trail};
 use crate::error::{Error, Result};
-use crate::gpu::cargo::Placed;
 use crate::gpu::plan::{Inner, Layers, Positions};
 use crate::gpu::queue::Address;
+use crate::gpu::upload::Placed;
 use crate::ops::sublayer::NormPlacement;
 
 impl Pass<'_> {

@@ -13,7 +13,7 @@ pub(super) struct Joint {
     s: Address,
     /// Mean and normalising factor of each row, float32 [N, 2].
     statistics: Address,
-    /// Place of γ, where it has a norm.
+    /// Offset of γ, where it has a norm.
     pub(super) norm: Option<usize>,
     /// The sub-layer before it, where there is one: its bias and dropout.
     addend: Option<(Option<usize>, Dropout)>,

@@ -16,11 +16,11 @@ mod products;
 pub(super) mod sums;
 
 use super::Engine;
-use super::cargo::Cargo;
 use super::launch::{NO_LABEL, Side, WeightGradient};
 use super::plan::{self, Inner, Layers, Plan, Positions};
 use super::queue::{Address, Number};
 use super::rows::Rows;
+use super::upload::Upload;
 use crate::error::{Error, Result};
 use crate::model::Sequences;
 use crate::ops::Mode;
@@ -79,10 +79,10 @@ pub fn run(engine: &mut Engine, source: &Sequences, target: &Sequences, targets:
     let has_weights = !targets.weights.is_empty();
     let of_rows = target_rows.padded.iter().filter(|_| has_weights);
     let weights: Vec<u32> = of_rows.map(|&row| targets.weights[row as usize].to_bits()).collect();
-    let mut cargo = Cargo::default();
-    let (source, target) = (cargo.add_side(&source, learned), cargo.add_side(&target_rows, learned));
-    let [labels, weights] = [labels, weights].map(|rows| cargo.add(&rows));
-    let base = cargo.send(engine)?;
+    let mut upload = Upload::default();
+    let (source, target) = (upload.add_side(&source, learned), upload.add_side(&target_rows, learned));
+    let [labels, weights] = [labels, weights].map(|rows| upload.add(&rows));
+    let base = upload.send(engine)?;
     let (source, target, labels) = (source.moved(base), target.moved(base), base.plus(labels));
     let weights = if has_weights { base.plus(weights) } else { Address::NONE };
 

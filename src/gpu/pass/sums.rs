@@ -56,7 +56,7 @@ impl Sums {
     }
 
     /// Gives its memory back until the next pass.
-    pub fn rest(&mut self) {
+    pub fn release_memory(&mut self) {
         self.begin();
         self.arena.clear();
     }

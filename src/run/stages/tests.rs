@@ -183,9 +183,9 @@ fn a_stage_that_fails_leaves_the_run_as_it_was() {
 struct After(Cell<u32>);
 
 impl Stop for After {
-    fn stop(&self) -> Option<End> {
+    fn stop(&self) -> Option<StopReason> {
         self.0.set(self.0.get().saturating_sub(1));
-        (self.0.get() == 0).then_some(End::Terminated)
+        (self.0.get() == 0).then_some(StopReason::Terminated)
     }
 
     fn end_at_once(&self, _: bool) {}
@@ -209,7 +209,7 @@ fn a_run_can_be_stopped_at_any_time() {
         match trained {
             Ok(outcome) => {
                 began = true;
-                assert_eq!((outcome.stopped, outcome.model), (Some(End::Terminated), None));
+                assert_eq!((outcome.stopped, outcome.model), (Some(StopReason::Terminated), None));
             }
             Err(error) => {
                 assert_eq!(error.kind(), crate::error::ErrorKind::Terminated, "{error}");

@@ -26,7 +26,7 @@ fn read_columns(shard: &Shard, source: Column, target: Column, separator: char) 
 
 /// The line of the first row that cannot be read.
 fn bad_line(table: &[u8]) -> usize {
-    read(table, ',').1.unwrap().place().unwrap().line
+    read(table, ',').1.unwrap().location().unwrap().line
 }
 
 fn pairs(table: &str, separator: char) -> Vec<[String; 2]> {
@@ -46,7 +46,7 @@ fn a_bad_row_is_at_its_line_of_the_file() {
     }
     assert_eq!(bad_line(b"\"en\",\"de\",\"a\nb\"\na,b,c\nd,e\n"), 4);
     let error = read(b"en,de\na,b\nc,\xE9\n", ',').1.unwrap();
-    let place = error.place().unwrap();
+    let place = error.location().unwrap();
     assert_eq!((place.line, place.column), (3, 3));
     let help = error.helps().unwrap();
     assert!(help.starts_with("byte 0xE9 at offset 12; ") && help.ends_with(CORRECT), "{help}");
@@ -106,7 +106,7 @@ fn quotes_around_values_that_tabs_separate() {
         ("en\tde\nx\ty\n\"a\tb\tc\"\n", 3),
     ] {
         let (found, error) = read(table.as_bytes(), '\t');
-        assert_eq!((found.len(), error.unwrap().place().unwrap().line), (1, line), "{table}");
+        assert_eq!((found.len(), error.unwrap().location().unwrap().line), (1, line), "{table}");
     }
     // Text that nobody has quoted.
     let plain = "en\tde\n\"Yes\", he said.\t\"Ja.\"\n\"No.\"\t\"Nein.\"\n\"\"a\"\"\t\"\"\n\"b\tc\"\n";
@@ -161,7 +161,7 @@ fn a_quote_that_a_backslash_escapes_is_refused() {
     let (pairs, error) = read(b"en,de\na\\,\"b\\\"\n\"c\",\"d\\\",\n\"Er sagte \\\"ja\\\".\",e\n", ',');
     assert_eq!(pairs, [["a\\", "b\\"]]);
     let error = error.unwrap();
-    assert_eq!(error.place().unwrap().line, 3);
+    assert_eq!(error.location().unwrap().line, 3);
     let (_, error) = read(b"en,de\n\"Er sagte \\\"ja\\\".\",e\n", ',');
     let error = error.unwrap().to_string();
     assert!(error.contains("escaped by a backslash") && error.contains("t.csv:2\n"), "{error}");
@@ -191,7 +191,7 @@ proptest! {
 fn a_carriage_return_within_a_line_ends_no_row() {
     for (separator, table) in [('\t', "en\tde\na\rb\tc\r\nd\te\rf\tg\n"), (',', "en,de\na\rb,c\r\nd,e\rf,g\n")] {
         let (pairs, error) = read(table.as_bytes(), separator);
-        assert_eq!((&pairs[..], error.unwrap().place().unwrap().line), (&[["a\rb", "c"].map(str::to_owned)][..], 3));
+        assert_eq!((&pairs[..], error.unwrap().location().unwrap().line), (&[["a\rb", "c"].map(str::to_owned)][..], 3));
     }
 }
 

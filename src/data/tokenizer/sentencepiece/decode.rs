@@ -7,7 +7,7 @@ use crate::data::tokenizer::pipeline::{SPACE, SPACE_PIECE};
 
 /// What a model needs to write text.
 pub(super) struct Decoder {
-    /// Written for the unknown piece.
+    /// AnsweredLines for the unknown piece.
     pub(super) unknown_surface: String,
     /// Applied to the whole text.
     pub(super) denormaliser: Option<Normaliser>,

@@ -107,7 +107,7 @@ impl Display for Validation {
 
 /// Why training ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum StopReason {
     /// `max_updates` reached.
     Updates,
     /// `max_epochs` reached.
@@ -133,7 +133,7 @@ pub struct Lines {
 pub type Batches = Prefetch<Prepared<Vec<Batch>>>;
 
 /// What the loop asks of its surroundings.
-pub trait Host {
+pub trait Callbacks {
     /// Scores the model (whose parameters are those it is judged by); `None` if a signal asked to stop meanwhile.
     fn validate(&mut self, model: &Transformer, evaluator: &mut Evaluator<'_>) -> Result<Option<Validation>>;
     /// Whether the scores of two validations, given by their [`Validation::lines`], differ by more than chance.
@@ -153,5 +153,5 @@ pub trait Host {
     /// The source lines of these pairs, by file.
     fn lines(&self, pairs: &[usize]) -> Vec<Lines>;
     /// Whether a signal asks to stop, and which.
-    fn stop(&self) -> Option<End>;
+    fn stop(&self) -> Option<StopReason>;
 }

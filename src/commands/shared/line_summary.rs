@@ -2,13 +2,13 @@
 
 /// Some of the lines of an input, or of their translations.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct SomeLines {
+pub struct LineSummary {
     /// The first of them, from 1; 0 if there are none.
     first: usize,
     count: usize,
 }
 
-impl SomeLines {
+impl LineSummary {
     /// Adds one. Lines come in order.
     pub fn add(&mut self, line: usize) {
         if self.count == 0 {
@@ -46,8 +46,8 @@ mod tests {
 
     #[test]
     fn sentences_agree_with_the_count() {
-        let mut some = SomeLines::default();
-        let subject = |some: SomeLines, all| some.subject(all, "line", ["is", "are"]);
+        let mut some = LineSummary::default();
+        let subject = |some: LineSummary, all| some.subject(all, "line", ["is", "are"]);
         assert_eq!((subject(some, 9), some.place(9, "a.txt")), (None, None));
         some.add(4);
         assert_eq!(subject(some, 1).unwrap(), "the line is");

@@ -22,13 +22,13 @@ use crate::run::lock::Lock;
 use crate::run::training_data::Data;
 use crate::run::validator::Validator;
 use crate::run::{batches, directory, restore};
+use crate::train::callbacks::{Batches, Callbacks, Lines, StopReason, Validation};
 use crate::train::evaluate::Evaluator;
-use crate::train::host::{Batches, End, Host, Lines, Validation};
 use crate::train::optimizer::Optimizer;
 use crate::train::state::{TextChecksums, TrainState};
 
 /// The surroundings of one run.
-pub struct RunHost<'a> {
+pub struct RunCallbacks<'a> {
     /// Run directory.
     pub run: &'a Path,
     /// Keeps other processes from training there.
@@ -55,7 +55,7 @@ pub struct RunHost<'a> {
     pub latest: Option<Validation>,
 }
 
-impl Host for RunHost<'_> {
+impl Callbacks for RunCallbacks<'_> {
     fn validate(&mut self, model: &Transformer, evaluator: &mut Evaluator<'_>) -> Result<Option<Validation>> {
         let Some(validator) = &self.validator else { return Ok(Some(Validation::default())) };
         let validation = validator.score(model, evaluator, self.stop)?;
@@ -145,12 +145,12 @@ impl Host for RunHost<'_> {
         files
     }
 
-    fn stop(&self) -> Option<End> {
+    fn stop(&self) -> Option<StopReason> {
         self.stop.stop()
     }
 }
 
-impl RunHost<'_> {
+impl RunCallbacks<'_> {
     /// Whether two validations' scores differ by more than chance.
     pub(super) fn differ_by_more_than_chance(&self, a: &[u32], b: &[u32]) -> bool {
         self.validator.as_ref().is_some_and(|validator| validator.differ(a, b))

@@ -1,10 +1,10 @@
 //! Warnings about lines that a model cannot translate well, and about translations that were cut or are damaged.
 
-use super::some_lines::SomeLines;
+use super::line_summary::LineSummary;
 use crate::decode::Ending;
 use crate::decode::shortlist::Shortlist;
 use crate::decode::translate::{Translation, Translator};
-use crate::run::unwritten::MANY_UNKNOWN;
+use crate::run::coverage::MANY_UNKNOWN;
 
 /// Warn from this per cent of tokens on that a shortlist has no translations of.
 const MANY_UNLISTED: usize = 25;
@@ -21,15 +21,15 @@ pub fn of_unknown(side: &str, unknown: usize, all: usize) -> Option<String> {
 
 /// The lines that a reader of the translations should look at.
 #[derive(Default)]
-pub struct Doubtful {
+pub struct SuspiciousLines {
     lines: usize,
-    sources: SomeLines,
-    split: SomeLines,
-    whole: SomeLines,
-    stuck: SomeLines,
-    lacking: SomeLines,
-    translations: SomeLines,
-    broken: SomeLines,
+    sources: LineSummary,
+    split: LineSummary,
+    whole: LineSummary,
+    stuck: LineSummary,
+    lacking: LineSummary,
+    translations: LineSummary,
+    broken: LineSummary,
     /// How many of all tokens are unknown to the source's vocabulary.
     unknown: usize,
     tokens: usize,
@@ -40,10 +40,10 @@ pub struct Doubtful {
     unlisted: usize,
     /// The tags of the model's vocabulary, and translations that contain one.
     tags: Vec<String>,
-    tagged: SomeLines,
+    tagged: LineSummary,
 }
 
-impl Doubtful {
+impl SuspiciousLines {
     /// For what this translates.
     pub fn new(translator: &Translator) -> Self {
         Self {
@@ -98,8 +98,8 @@ impl Doubtful {
 
     /// Warnings about them.
     pub fn warnings(&self) -> Vec<String> {
-        let lines = |some: SomeLines| some.subject(self.lines, "line", ["is", "are"]);
-        let translations = |some: SomeLines, verbs| some.subject(self.lines, "translation", verbs);
+        let lines = |some: LineSummary| some.subject(self.lines, "line", ["is", "are"]);
+        let translations = |some: LineSummary, verbs| some.subject(self.lines, "translation", verbs);
         [
             lines(self.sources)
                 .map(|are| format!("{are} longer than model.max_length: only the beginning was translated")),

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The lines of an input whose results are written.
 #[derive(Clone, Default)]
-pub struct Written {
+pub struct AnsweredLines {
     lines: Arc<AtomicUsize>,
     /// Held while results are written.
     writing: Arc<Mutex<()>>,
@@ -24,7 +24,7 @@ pub struct Written {
     warnings: Arc<Mutex<Vec<String>>>,
 }
 
-impl Written {
+impl AnsweredLines {
     /// Begins to count. SIGINT, SIGTERM, SIGHUP, SIGUSR1 or SIGXCPU now end the process between two writings, and how many lines `output` holds the
     /// results of is said.
     ///
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_tells_how_far_it_came() {
-        let written = Written::default();
+        let written = AnsweredLines::default();
         let says = |kind: ErrorKind, taken_back: bool| {
             let error = written.write(5, || Err(Error::io("write", "out.de", kind.into()))).unwrap_err();
             let error = written.how_far(error, taken_back).to_string();

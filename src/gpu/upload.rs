@@ -19,9 +19,9 @@ pub(super) struct Placed {
 
 /// Data of a batch to be sent to the device, in one piece.
 #[derive(Default)]
-pub(super) struct Cargo(Vec<u32>);
+pub(super) struct Upload(Vec<u32>);
 
-impl Cargo {
+impl Upload {
     /// Adds words; returns their place, in bytes.
     pub(super) fn add(&mut self, words: &[u32]) -> usize {
         let place = 4 * self.0.len();
