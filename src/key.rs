@@ -120,7 +120,7 @@ const RATES: RangeInclusive<f64> = 1e-38..=1e38;
 
 impl Range {
     /// Whether `x`, a finite number, is within.
-    pub fn holds(self, x: f64) -> bool {
+    pub(crate) fn holds(self, x: f64) -> bool {
         match self {
             Self::Fraction => (0.0..1.0).contains(&x),
             Self::Rate => RATES.contains(&x),
@@ -137,7 +137,7 @@ impl Range {
     }
 
     /// Completes "must be …".
-    pub fn describe(self) -> String {
+    pub(crate) fn describe(self) -> String {
         let words = match self {
             Self::Fraction => "at least 0 and below 1",
             Self::Rate => "at least 1e-38 and at most 1e38 (a float32)",
@@ -157,7 +157,7 @@ impl Range {
 
 impl Kind {
     /// Whether the key holds text, so that `--set key=VALUE` needs no quotes.
-    pub fn is_text(&self) -> bool {
+    pub(crate) fn is_text(&self) -> bool {
         matches!(self, Self::Choice(_) | Self::Device | Self::Text | Self::Path | Self::Corpus | Self::Side)
     }
 }
@@ -174,12 +174,12 @@ pub(crate) const fn required(name: &'static str, kind: Kind) -> Key {
 
 impl Key {
     /// Says what another value means for a run that is continued.
-    pub const fn on_resume(self, on_resume: OnResume) -> Self {
+    pub(crate) const fn on_resume(self, on_resume: OnResume) -> Self {
         Self { on_resume: Some(on_resume), ..self }
     }
 
     /// Says what depends on the key.
-    pub const fn decides(self, decides: &'static [Decides]) -> Self {
+    pub(crate) const fn decides(self, decides: &'static [Decides]) -> Self {
         Self { decides, ..self }
     }
 }

@@ -57,9 +57,9 @@ fn code(text: &str) -> String {
         if rest.starts_with("r\"") || rest.starts_with("r#") && rest[1 + hashes..].starts_with('"') {
             return until(2 + hashes, &format!("\"{}", "#".repeat(hashes)));
         }
-        if rest.starts_with('"') {
+        if let Some(quoted) = rest.strip_prefix('"') {
             let mut escaped = false;
-            let end = rest[1..].find(|c| {
+            let end = quoted.find(|c| {
                 let ends = c == '"' && !escaped;
                 escaped = c == '\\' && !escaped;
                 ends

@@ -27,6 +27,7 @@ const SECONDS: u64 = 60;
 const MEMORY: i64 = 400 << 10;
 
 /// Runs a command within the limits; it must end with this status and say these words.
+#[expect(clippy::zombie_processes, reason = "it is waited for by wait4, which also says what it took")]
 fn refuses(what: &str, command: &Command, code: i32, words: &str) {
     let mut limited = Command::new("sh");
     limited.arg("-c").arg(format!("ulimit -v {ADDRESSES}; ulimit -t {SECONDS}; exec \"$0\" \"$@\""));

@@ -4,16 +4,16 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use mt::model_dir::vocabulary;
-use mt::decode::{DecodeConfig};
-use mt::model::{ModelConfig, Preset};
-use mt::data::{TokenizerConfig};
+use mt::data::TokenizerConfig;
 use mt::data::corpus::{Corpus, PairSource};
 use mt::data::tokenizers::Tokenizers;
+use mt::decode::DecodeConfig;
 use mt::decode::neural::{Neural, SpecialTokens};
 use mt::decode::source::Reader;
 use mt::decode::translate::{TranslateOptions, Translator};
 use mt::model::Transformer;
+use mt::model::{ModelConfig, Preset};
+use mt::model_dir::vocabulary;
 
 /// A small untrained model.
 static TRANSLATOR: LazyLock<Translator> = LazyLock::new(|| {

@@ -152,7 +152,7 @@ impl Opened {
     ///
     /// # Errors
     /// The manifest cannot be read, or the checkpoint is gone.
-    pub fn open(dir: &Path) -> Result<Self> {
+    pub(super) fn open(dir: &Path) -> Result<Self> {
         Self::open_among(dir, |_| true).map_err(|error| or_gone(dir, error))
     }
 
@@ -173,7 +173,7 @@ impl Opened {
     }
 
     /// Compares all of them with the manifest, which must list the `required` ones.
-    pub fn verify(self, required: &[&str]) -> Result<Verified> {
+    pub(super) fn verify(self, required: &[&str]) -> Result<Verified> {
         let Self { dir, manifest, files } = self;
         let (mut problems, mut model) = (Vec::new(), None);
         for (path, entry, file) in files {

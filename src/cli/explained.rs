@@ -9,7 +9,7 @@ use clap::{Command, Error};
 use crate::config::{instead_of, keys_called};
 
 /// clap's error, or one that says more.
-pub fn explained(error: Error, command: &Command, arguments: &[OsString]) -> Error {
+pub(super) fn explained(error: Error, command: &Command, arguments: &[OsString]) -> Error {
     match error.kind() {
         ErrorKind::MissingRequiredArgument => without_flag(error, command, arguments),
         ErrorKind::UnknownArgument => key_as_option(error, command, arguments),

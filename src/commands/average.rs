@@ -26,7 +26,7 @@ const TRAINED_APART: f64 = 0.5;
 type Checkpoints = Vec<(u64, PathBuf)>;
 
 /// Averages checkpoints of a run, or several models, into a model directory of its own.
-pub fn run(args: &AverageArgs, common: &Common) -> Result<()> {
+pub(super) fn run(args: &AverageArgs, common: &Common) -> Result<()> {
     let are_named = args.last.is_some() || args.best.is_some() || !args.checkpoints.is_empty();
     match &args.models[..] {
         [run] if are_named => of_run(run, args, common),

@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::model::pooling::Pooling;
 
 /// Writes one vector for each line, in order: as JSON, or all together as the tensor `embeddings` [lines, D].
-pub fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
+pub(super) fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
     let pooling = Pooling::of_flag("--pool", &args.pool)?;
     if args.batch_tokens == Some(0) {
         return Err(Error::usage("--batch-tokens must be at least 1"));

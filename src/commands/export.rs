@@ -11,7 +11,7 @@ use crate::interop::export::{Format, Model, ct2, hf_marian};
 use crate::interop::search;
 
 /// Writes a model in the format of another program.
-pub fn run(args: &ExportArgs, common: &Common) -> Result<()> {
+pub(super) fn run(args: &ExportArgs, common: &Common) -> Result<()> {
     let format = Format::of_flag("--format", &args.format)?;
     let quantization = ct2::Quantization::of_flag("--quantization", &args.quantization)?;
     if format != Format::Ct2 && quantization != ct2::Quantization::Float32 {

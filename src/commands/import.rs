@@ -10,7 +10,7 @@ use crate::interop::import;
 use crate::model_dir::{hub, write_imported};
 
 /// Reads another program's model and writes it as one of ours.
-pub fn run(args: &ImportArgs, common: &Common) -> Result<()> {
+pub(super) fn run(args: &ImportArgs, common: &Common) -> Result<()> {
     // Before a download.
     refuse_taken(&args.out)?;
     let folder = match hub::repository(&args.source) {

@@ -18,7 +18,7 @@ use crate::run::training_data::{self, Preparation};
 const ON_SIGNALS: [&str; 2] = ["stopping", "stopped at once"];
 
 /// Prepares the training text in the cache, even if it is small, for training to find it there.
-pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
+pub(super) fn run(args: &RunArgs, common: &Common) -> Result<()> {
     let request = arguments::run(args, common);
     let config = request.config()?;
     let texts = Texts::find(&config.data, request.offline)?;

@@ -13,7 +13,7 @@ use crate::ops::matmul::int8::{Quantised, Values};
 use crate::ops::params::Kind;
 
 /// Writes a model whose matrices are 8-bit integers into a directory of its own.
-pub fn run(args: &QuantizeArgs, common: &Common) -> Result<()> {
+pub(super) fn run(args: &QuantizeArgs, common: &Common) -> Result<()> {
     refuse_taken(&args.out)?;
     let loaded = model::load_from(Some(&args.model), args.checkpoint.as_deref(), common)?;
     let (layout, mut file) = loaded.stored()?;

@@ -22,7 +22,7 @@ use crate::train::log::LOG_FILE;
 const SAMPLES: usize = 1000;
 
 /// Writes the page of a run, or one that compares several; or their curves as a picture.
-pub fn run(args: &ReportArgs, common: &Common) -> Result<()> {
+pub(super) fn run(args: &ReportArgs, common: &Common) -> Result<()> {
     if common.json && args.output.as_deref() == Some(Path::new("-")) {
         let error = Error::usage("--json and --output - do not go together: stdout gets the page");
         return Err(error.help("leave --json out, or name a file with --output"));

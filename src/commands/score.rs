@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::escape::harmless_json;
 
 /// Writes the log-probability of each translation, one per line, in order; of n-best lists, each line with it.
-pub fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
+pub(super) fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
     if args.batch_tokens == Some(0) {
         return Err(Error::usage("--batch-tokens must be at least 1"));
     }

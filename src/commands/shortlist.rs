@@ -18,7 +18,7 @@ use crate::run::training_data::{self, Preparation};
 const ITERATIONS: usize = 5;
 
 /// Learns from a model's training text into which target tokens its source tokens are translated.
-pub fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
+pub(super) fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     if args.best == 0 || args.sample_lines == 0 {
         return Err(Error::usage("--best and --sample-lines must be at least 1"));
     }

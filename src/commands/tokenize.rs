@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::escape::{harmless_json, shown_path};
 
 /// Lines to pieces, separated by spaces.
-pub fn tokenize(args: &TokenizeArgs, common: &Common) -> Result<()> {
+pub(super) fn tokenize(args: &TokenizeArgs, common: &Common) -> Result<()> {
     let json = common.json;
     each_line(args, common, |tokenizer, line| {
         let pieces = tokenizer.pieces(line);
@@ -25,7 +25,7 @@ pub fn tokenize(args: &TokenizeArgs, common: &Common) -> Result<()> {
 }
 
 /// Pieces, separated by spaces, to lines.
-pub fn detokenize(args: &TokenizeArgs, common: &Common) -> Result<()> {
+pub(super) fn detokenize(args: &TokenizeArgs, common: &Common) -> Result<()> {
     // Pieces can contain a line break, but each input line must give one output line.
     let json = common.json;
     each_line(args, common, |tokenizer, line| {

@@ -29,7 +29,7 @@ use crate::model::Transformer;
 use crate::model_dir::ModelFiles;
 
 /// Translates its arguments, a file or stdin: one line out for each line in, in order.
-pub fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
+pub(super) fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     check(args)?;
     let (first, others) = model::load_all(&args.models, common)?;
     let mut options = decoding::translate_options(&args.decode, args.n_best, (&first, &others), common)?;

@@ -27,7 +27,7 @@ pub(super) struct Report {
 
 impl Report {
     /// Adds a problem at a position.
-    pub fn add(&mut self, origin: &Origin, error: Error) {
+    pub(super) fn add(&mut self, origin: &Origin, error: Error) {
         if self.is_full() {
             self.more += 1;
         } else {
@@ -41,23 +41,23 @@ impl Report {
     }
 
     /// Adds a problem without a position.
-    pub fn add_anywhere(&mut self, error: Error) {
+    pub(super) fn add_anywhere(&mut self, error: Error) {
         self.problems.push((None, error));
     }
 
     /// Whether a problem with this key, or with a table around it, has been reported.
-    pub fn is_bad(&self, path: &str) -> bool {
+    pub(super) fn is_bad(&self, path: &str) -> bool {
         let tables = path.match_indices('.').map(|(end, _)| &path[..end]);
         tables.chain([path]).any(|path| self.bad.contains(path))
     }
 
     /// Whether nothing was found.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.problems.is_empty()
     }
 
     /// All problems as one error, by the order in which files were opened, then by line.
-    pub fn into_error(mut self) -> Error {
+    pub(super) fn into_error(mut self) -> Error {
         self.problems.sort_by_key(|(origin, _)| match origin {
             Some(origin) => (origin.source.order, origin.offset),
             None => (usize::MAX, 0),
@@ -77,7 +77,7 @@ impl Report {
     ///
     /// `earlier` holds the layers below: a tagged table without `kind` has the kind of the table below it.
     /// If a file below could not be read (`earlier` is `None`), such a table is not checked.
-    pub fn check_layer(&mut self, layer: &mut Table, earlier: Option<&Table>) {
+    pub(super) fn check_layer(&mut self, layer: &mut Table, earlier: Option<&Table>) {
         self.check_table("", layer, schema::ROOT, earlier);
     }
 
@@ -247,7 +247,7 @@ impl Report {
 
     /// Reports required keys that no layer states and removes the tables that lack them, so that the rest can still be
     /// checked.
-    pub fn require(&mut self, merged: &mut Table) {
+    pub(super) fn require(&mut self, merged: &mut Table) {
         self.require_in("", merged, schema::ROOT);
     }
 

@@ -99,7 +99,7 @@ pub(super) struct ResolvedLayer {
 
 impl ResolvedLayer {
     /// The layer, if `mt` wrote it. It has been checked.
-    pub fn of(layer: &Table) -> Option<Self> {
+    pub(super) fn of(layer: &Table) -> Option<Self> {
         let origin = &layer.values().next()?.key;
         if !origin.is_resolved() {
             return None;
@@ -116,7 +116,7 @@ impl ResolvedLayer {
     }
 
     /// Removes from the merged layers what follows from keys that layers above this one have changed.
-    pub fn release(&self, merged: &mut Table) {
+    pub(super) fn release(&self, merged: &mut Table) {
         if let Some(Value::Text(root)) = get(&self.stated, "data.root").map(|entry| &entry.item.value)
             && self.is_changed(merged, "data.root")
             && let Some(Value::Table(data)) = merged.get_mut("data").map(|entry| &mut entry.item.value)

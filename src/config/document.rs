@@ -40,12 +40,12 @@ pub(super) struct Origin {
 
 impl Origin {
     /// Whether this is in a configuration that `mt` wrote.
-    pub fn is_resolved(&self) -> bool {
+    pub(super) fn is_resolved(&self) -> bool {
         self.source.text.as_ref().is_some_and(|text| text.starts_with(HEADER))
     }
 
     /// Adds this position to an error.
-    pub fn locate(&self, error: Error) -> Error {
+    pub(super) fn locate(&self, error: Error) -> Error {
         let Some(text) = &self.source.text else {
             return error.at(&self.source.name);
         };
@@ -87,7 +87,7 @@ pub(super) enum Value {
 
 impl Value {
     /// For an error: the type, then the value as TOML, shortened where it is long.
-    pub fn describe(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         let kind = match self {
             Self::Boolean(_) => "the boolean",
             Self::Integer(_) => "the integer",
@@ -101,7 +101,7 @@ impl Value {
     }
 
     /// The value as TOML, shortened where it is long.
-    pub fn show(&self) -> String {
+    pub(super) fn show(&self) -> String {
         const MOST: usize = 60;
         let text = match self {
             // JSON lacks non-finite numbers, larger integers and dates.
@@ -117,7 +117,7 @@ impl Value {
     }
 
     /// The value for `serde`. Numbers that are not finite become null: the schema has refused them before.
-    pub fn to_json(&self) -> Json {
+    pub(super) fn to_json(&self) -> Json {
         match self {
             Self::Boolean(b) => Json::from(*b),
             Self::Integer(i) => match (i64::try_from(*i), u64::try_from(*i)) {

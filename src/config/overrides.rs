@@ -26,7 +26,7 @@ impl<'s> Override<'s> {
     /// # Errors
     ///
     /// There is no `=`, or the key or a part of it is empty, or it has too many parts.
-    pub fn parse(text: &'s str) -> Result<Self> {
+    pub(super) fn parse(text: &'s str) -> Result<Self> {
         let wrong = |what: &str| Error::usage(format!("`{}` {what}", brief(text))).at(place(text)).help(HELP);
         let (path, value) = text.split_once('=').ok_or_else(|| wrong("has no `=`"))?;
         // `data.train[0].weight` is the same as `data.train.0.weight`.
@@ -91,7 +91,7 @@ impl<'s> Override<'s> {
     ///
     /// # Errors
     /// There is no such table.
-    pub fn add_to(
+    pub(super) fn add_to(
         &self,
         layers: &mut Vec<Table>,
         below: &[Option<Table>],

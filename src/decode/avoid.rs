@@ -47,7 +47,7 @@ fn occurrences<'t>(text: &'t [u8], phrase: &'t str) -> impl Iterator<Item = usiz
 }
 
 /// Whether a text contains a phrase as whole words.
-pub fn contains(text: &str, phrase: &str) -> bool {
+pub(super) fn contains(text: &str, phrase: &str) -> bool {
     occurrences(text.as_bytes(), phrase).next().is_some()
 }
 

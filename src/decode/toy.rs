@@ -7,11 +7,11 @@ use crate::error::Result;
 /// Number of special tokens: `<pad>`, `<s>`, `</s>`, `<unk>`. Words come after them.
 const SPECIAL: u32 = 4;
 const START: u32 = 1;
-pub const END: u32 = 2;
+pub(super) const END: u32 = 2;
 
 /// The next-token distributions of a toy model, without the state of a search.
 #[derive(Clone, Debug)]
-pub struct Language {
+pub(super) struct Language {
     pub seed: u64,
     /// Number of ordinary words.
     pub words: u32,
@@ -51,14 +51,14 @@ impl Language {
     }
 
     /// What can follow `prefix` (without the start token) in the sentence `key`.
-    pub fn after(&self, key: u64, prefix: &[u32]) -> Vec<Continuation> {
+    pub(super) fn after(&self, key: u64, prefix: &[u32]) -> Vec<Continuation> {
         let state = prefix.iter().fold(hash(self.initial(key), u64::from(START)), |s, &t| hash(s, u64::from(t)));
         self.continuations(state)
     }
 }
 
 /// A [`StepModel`] of several sentences in one [`Language`].
-pub struct Toy {
+pub(super) struct Toy {
     pub language: Language,
     /// Each row of the last step: its sentence and its state.
     rows: Vec<(usize, u64)>,
@@ -69,7 +69,7 @@ pub struct Toy {
 
 impl Toy {
     /// `keys` stand for the contents of the sentences.
-    pub fn new(language: &Language, keys: &[u64]) -> Self {
+    pub(super) fn new(language: &Language, keys: &[u64]) -> Self {
         let rows = keys.iter().enumerate().map(|(i, &key)| (i, language.initial(key))).collect();
         Self { language: language.clone(), rows, sentences: keys.len(), row_counts: Vec::new() }
     }

@@ -34,7 +34,7 @@ pub(crate) struct Folder {
 
 impl Folder {
     /// The directory of this path, which the user has named: links on the way there are followed.
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let directory = system::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         // Files can be made in a directory that cannot be listed, too.
@@ -47,13 +47,13 @@ impl Folder {
     }
 
     /// The folder that a file is in, and the file's name there.
-    pub fn of(file: &Path) -> io::Result<(Self, &OsStr)> {
+    pub(crate) fn of(file: &Path) -> io::Result<(Self, &OsStr)> {
         let name = file.file_name().ok_or_else(|| io::Error::other("this is not the name of a file"))?;
         Ok((Self::open(folder_of(file))?, name))
     }
 
     /// A directory in this one.
-    pub fn folder(&self, name: impl AsRef<OsStr>, links: Links) -> io::Result<Self> {
+    pub(crate) fn folder(&self, name: impl AsRef<OsStr>, links: Links) -> io::Result<Self> {
         let name = name.as_ref();
         let follow = if links == Links::Followed { OFlags::empty() } else { OFlags::NOFOLLOW };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | follow;
@@ -63,7 +63,7 @@ impl Folder {
     }
 
     /// As [`Self::folder`]; it is made if it is missing.
-    pub fn made_folder(&self, name: impl AsRef<OsStr>, links: Links) -> io::Result<Self> {
+    pub(crate) fn made_folder(&self, name: impl AsRef<OsStr>, links: Links) -> io::Result<Self> {
         match self.make_folder(name.as_ref()) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
             _ => self.folder(name, links),
@@ -71,12 +71,12 @@ impl Folder {
     }
 
     /// Makes a directory, of a name that is not taken.
-    pub fn make_folder(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+    pub(crate) fn make_folder(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(system::mkdirat(&self.directory, name.as_ref(), Mode::from_raw_mode(0o777))?)
     }
 
     /// The folder below this one, each part of whose path is made if it is missing and is not a link.
-    pub fn made_below(self, path: &Path) -> io::Result<Self> {
+    pub(crate) fn made_below(self, path: &Path) -> io::Result<Self> {
         path.components().try_fold(self, |folder, part| match part {
             Component::Normal(part) => folder.made_folder(part, Links::Refused),
             _ => Err(io::Error::other("this is not the name of a folder")),
@@ -84,42 +84,42 @@ impl Folder {
     }
 
     /// The path by which it was opened.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Whether it is what lies at its path.
-    pub fn is_in_place(&self) -> bool {
+    pub(crate) fn is_in_place(&self) -> bool {
         lies_at(&self.directory, &self.path)
     }
 
     /// The names of what is in it.
-    pub fn names(&self) -> io::Result<Vec<OsString>> {
+    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
         names(&self.directory)
     }
 
     /// Makes names that were added to it, and changed, outlast a crash.
-    pub fn sync(&self) -> io::Result<()> {
+    pub(crate) fn sync(&self) -> io::Result<()> {
         self.directory.sync_all()
     }
 
     /// Opens a regular file to be read.
-    pub fn read(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
+    pub(crate) fn read(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         self.opened(name.as_ref(), OFlags::RDONLY)
     }
 
     /// Opens a regular file to be read and added to.
-    pub fn append(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
+    pub(crate) fn append(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         only_name(self.opened(name.as_ref(), OFlags::RDWR | OFlags::APPEND)?)
     }
 
     /// Opens a regular file to be added to; it is made if it is missing.
-    pub fn append_or_make(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
+    pub(crate) fn append_or_make(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         only_name(self.opened(name.as_ref(), OFlags::RDWR | OFlags::APPEND | OFlags::CREATE)?)
     }
 
     /// Opens a regular file to be locked and written to; it is made if it is missing.
-    pub fn lockable(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
+    pub(crate) fn lockable(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         self.opened(name.as_ref(), OFlags::RDWR | OFlags::CREATE)
     }
 
@@ -131,7 +131,7 @@ impl Folder {
     }
 
     /// A new file in the place of whatever other file or link has the name, with the permissions of the file that was there.
-    pub fn create(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
+    pub(crate) fn create(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         let name = name.as_ref();
         let mode = self.mode(name);
         self.remove_file(name)?;
@@ -157,44 +157,44 @@ impl Folder {
     }
 
     /// Whether anything has this name.
-    pub fn has(&self, name: impl AsRef<OsStr>) -> bool {
+    pub(crate) fn has(&self, name: impl AsRef<OsStr>) -> bool {
         system::statat(&self.directory, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
     /// Whether a link has this name.
-    pub fn is_link(&self, name: impl AsRef<OsStr>) -> bool {
+    pub(crate) fn is_link(&self, name: impl AsRef<OsStr>) -> bool {
         let stat = system::statat(&self.directory, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW);
         stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
     }
 
     /// Renames what is in it, in the place of a file of the new name.
-    pub fn rename(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> io::Result<()> {
+    pub(crate) fn rename(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(system::renameat(&self.directory, from.as_ref(), &self.directory, to.as_ref())?)
     }
 
     /// Makes a link, of a name that is not taken.
-    pub fn link(&self, to: impl AsRef<Path>, name: impl AsRef<OsStr>) -> io::Result<()> {
+    pub(crate) fn link(&self, to: impl AsRef<Path>, name: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(system::symlinkat(to.as_ref(), &self.directory, name.as_ref())?)
     }
 
     /// Removes a file or a link; one that is not there is fine.
-    pub fn remove_file(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+    pub(crate) fn remove_file(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         missing_is_fine(system::unlinkat(&self.directory, name.as_ref(), AtFlags::empty()))
     }
 
     /// Removes an empty directory.
-    pub fn remove_empty(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+    pub(crate) fn remove_empty(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(system::unlinkat(&self.directory, name.as_ref(), AtFlags::REMOVEDIR)?)
     }
 
     /// Removes a file, a link or a whole directory, none of whose links are followed; what is not there is fine.
-    pub fn remove(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+    pub(crate) fn remove(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         remove_at(&self.directory, name.as_ref(), NESTED_FOLDERS)
     }
 
     /// A file that is to have this name when it is whole. Until then it is called `temporary`, which is only for this process:
     /// what has that name was left by a kill.
-    pub fn stage(&self, name: &str, temporary: &str) -> io::Result<Staged> {
+    pub(crate) fn stage(&self, name: &str, temporary: &str) -> io::Result<Staged> {
         self.remove_file(temporary)?;
         let file = self.create_new(OsStr::new(temporary), self.mode(OsStr::new(name)))?;
         Ok(Staged {
@@ -208,7 +208,7 @@ impl Folder {
 
     /// As [`Self::stage`], where other processes may make the same file at the same time: the last one wins. Removes files of
     /// this kind that killed processes left: a running one holds a lock on its own until it closes it.
-    pub fn stage_shared(&self, name: impl AsRef<OsStr>) -> io::Result<Staged> {
+    pub(crate) fn stage_shared(&self, name: impl AsRef<OsStr>) -> io::Result<Staged> {
         let name = name.as_ref();
         let beginning = format!(".{}.", name.to_string_lossy());
         self.remove_left_by_kills(&beginning);
@@ -230,12 +230,12 @@ impl Folder {
 
     /// Replaces a file, which nobody else replaces at the same time. Readers see the old file or the new one, even after a
     /// crash. Returns the new one.
-    pub fn replace(&self, name: &str, temporary: &str, contents: &[u8]) -> io::Result<File> {
+    pub(crate) fn replace(&self, name: &str, temporary: &str, contents: &[u8]) -> io::Result<File> {
         self.stage(name, temporary)?.filled(contents)?.place()
     }
 
     /// As [`Self::replace`], where other processes may replace the same file at the same time: the last one wins.
-    pub fn replace_shared(&self, name: impl AsRef<OsStr>, contents: &[u8]) -> io::Result<()> {
+    pub(crate) fn replace_shared(&self, name: impl AsRef<OsStr>, contents: &[u8]) -> io::Result<()> {
         self.stage_shared(name)?.filled(contents)?.place().map(drop)
     }
 
@@ -256,19 +256,19 @@ impl Folder {
     }
 
     /// Whether an open file is the one of this name.
-    pub fn holds(&self, file: &File, name: impl AsRef<OsStr>) -> bool {
+    pub(crate) fn holds(&self, file: &File, name: impl AsRef<OsStr>) -> bool {
         let there = system::statat(&self.directory, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW);
         let both = system::fstat(file).and_then(|file| Ok((file, there?)));
         both.is_ok_and(|(file, there)| (file.st_dev, file.st_ino) == (there.st_dev, there.st_ino))
     }
 
     /// Locks it against being taken for a leftover, and says whether it is still what lies at its path.
-    pub fn is_left(&self) -> bool {
+    pub(crate) fn is_left(&self) -> bool {
         is_left(&self.directory, &self.path)
     }
 
     /// Locks it, unless the file system has no such locks.
-    pub fn lock(&self) -> bool {
+    pub(crate) fn lock(&self) -> bool {
         self.directory.lock().is_ok()
     }
 
@@ -304,19 +304,19 @@ pub(crate) struct Staged {
 
 impl Staged {
     /// What is written into.
-    pub fn file(&self) -> &File {
+    pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
     /// Writes all of it, and syncs it to disk.
-    pub fn filled(mut self, contents: &[u8]) -> io::Result<Self> {
+    pub(crate) fn filled(mut self, contents: &[u8]) -> io::Result<Self> {
         self.file.write_all(contents)?;
         self.file.sync_all()?;
         Ok(self)
     }
 
     /// Gives it its name, in the place of the file that has it. It should have been synced.
-    pub fn place(mut self) -> io::Result<File> {
+    pub(crate) fn place(mut self) -> io::Result<File> {
         self.folder.rename(&self.temporary, &self.name)?;
         self.is_placed = true;
         self.file.try_clone()

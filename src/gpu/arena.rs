@@ -9,7 +9,7 @@ use crate::error::Result;
 const ALIGNMENT: usize = 256;
 
 /// Memory of one pass.
-pub struct Arena {
+pub(super) struct Arena {
     queue: Arc<dyn Queue>,
     slabs: Vec<(Address, usize)>,
     next: Mark,
@@ -19,19 +19,19 @@ pub struct Arena {
 
 /// How much of an arena is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mark {
+pub(super) struct Mark {
     slab: usize,
     used: usize,
 }
 
 impl Arena {
     /// An empty arena.
-    pub fn new(queue: Arc<dyn Queue>) -> Self {
+    pub(super) fn new(queue: Arc<dyn Queue>) -> Self {
         Self { queue, slabs: Vec::new(), next: Mark::default(), most: 0 }
     }
 
     /// Takes memory; its contents are unspecified.
-    pub fn take(&mut self, bytes: usize) -> Result<Address> {
+    pub(super) fn take(&mut self, bytes: usize) -> Result<Address> {
         let Some(slab) = self.queue.slab() else { return self.take_alone(bytes) };
         let bytes = bytes.max(1).next_multiple_of(ALIGNMENT);
         while let Some(&(address, size)) = self.slabs.get(self.next.slab) {
@@ -63,18 +63,18 @@ impl Arena {
     }
 
     /// Moves out everything it holds, and leaves it empty.
-    pub fn withdraw(&mut self) -> Self {
+    pub(super) fn withdraw(&mut self) -> Self {
         let queue = self.queue.clone();
         std::mem::replace(self, Self::new(queue))
     }
 
     /// What is taken now.
-    pub fn mark(&self) -> Mark {
+    pub(super) fn mark(&self) -> Mark {
         self.next
     }
 
     /// Gives back all that was taken since `mark`.
-    pub fn release(&mut self, mark: Mark) {
+    pub(super) fn release(&mut self, mark: Mark) {
         self.next = mark;
         if self.queue.slab().is_none() {
             self.free(mark.slab);
@@ -82,7 +82,7 @@ impl Arena {
     }
 
     /// Gives back all that was taken. If it needed several slabs, the next pass gets a single one.
-    pub fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         if self.slabs.len() > 1 || self.queue.slab().is_none() {
             self.clear();
         }
@@ -90,7 +90,7 @@ impl Arena {
     }
 
     /// Gives everything back to the device.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.free(0);
         self.next = Mark::default();
     }
@@ -102,7 +102,7 @@ impl Arena {
     }
 
     /// [`Arena::clear`], and forgets how much was taken.
-    pub fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         self.clear();
         self.most = 0;
     }

@@ -4,7 +4,7 @@ use crate::model::Sequences;
 
 /// One side of a batch, packed.
 #[derive(Debug, Default)]
-pub struct Rows {
+pub(super) struct Rows {
     /// Token of every row.
     pub ids: Vec<u32>,
     /// Position of every row in its sentence.
@@ -19,7 +19,7 @@ pub struct Rows {
 
 /// Rows grouped by some value of theirs: the rows of one value are a segment. The long ones come first.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Segments {
+pub(super) struct Segments {
     /// The rows of each segment; those of one value stay in order.
     pub order: Vec<u32>,
     /// Where each segment begins in `order`, and where the last one ends.
@@ -31,11 +31,11 @@ pub struct Segments {
 }
 
 /// Rows of a short segment, at most.
-pub const SHORT: u32 = 32;
+pub(super) const SHORT: u32 = 32;
 
 impl Rows {
     /// The real tokens of padded sequences.
-    pub fn new(sequences: &Sequences) -> Self {
+    pub(super) fn new(sequences: &Sequences) -> Self {
         let mut rows = Self { longest: sequences.length, ..Self::default() };
         for (sentence, &length) in sequences.lengths.iter().enumerate() {
             rows.starts.push(rows.ids.len() as u32);
@@ -50,19 +50,19 @@ impl Rows {
     }
 
     /// Number of rows.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.ids.len()
     }
 
     /// Number of sentences.
-    pub fn sentences(&self) -> usize {
+    pub(super) fn sentences(&self) -> usize {
         self.starts.len() - 1
     }
 }
 
 impl Segments {
     /// Groups rows by value. A counting sort, since there are about as many rows as values, and the device waits for this.
-    pub fn new(values: &[u32]) -> Self {
+    pub(super) fn new(values: &[u32]) -> Self {
         let largest = values.iter().max().map_or(0, |&value| value as usize + 1);
         // For each value: first how many rows have it, then where the next one of them goes.
         let mut places = vec![0u32; largest];
@@ -95,7 +95,7 @@ impl Segments {
     }
 
     /// Number of segments.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.values.len()
     }
 }

@@ -51,29 +51,29 @@ fn is_commit(revision: &str) -> bool {
 }
 
 impl Cache {
-    pub fn new(root: PathBuf) -> Self {
+    pub(super) fn new(root: PathBuf) -> Self {
         Self { root }
     }
 
     /// The folder of a repository.
-    pub fn folder(&self, repo: &Repo) -> PathBuf {
+    pub(super) fn folder(&self, repo: &Repo) -> PathBuf {
         self.root.join(format!("{}--{}", repo.kind.plural(), repo.name.replace('/', "--")))
     }
 
     /// The file, if it is there and whole.
-    pub fn find(&self, repo: &Repo, commit: &str, file: &str) -> Option<PathBuf> {
+    pub(super) fn find(&self, repo: &Repo, commit: &str, file: &str) -> Option<PathBuf> {
         let path = self.snapshot(repo, commit).join(file);
         path.is_file().then_some(path)
     }
 
     /// The contents with that checksum, there or not.
-    pub fn blob(&self, repo: &Repo, etag: &str) -> PathBuf {
+    pub(super) fn blob(&self, repo: &Repo, etag: &str) -> PathBuf {
         self.folder(repo).join("blobs").join(etag)
     }
 
     /// Whether a file has the contents that an ETag stands for, as far as it is a checksum. Of a large one that is remembered
     /// until it changes.
-    pub fn is_sound(&self, repo: &Repo, path: &Path, etag: &str) -> bool {
+    pub(super) fn is_sound(&self, repo: &Repo, path: &Path, etag: &str) -> bool {
         let stamp = stamp(path).filter(|(size, _)| *size >= LARGE).map(|(_, stamp)| stamp);
         let known = stamp.as_ref().and_then(|_| file::read_at_most(&self.verified(repo, etag), 200).ok());
         if known.is_some_and(|known| stamp.as_ref().is_some_and(|stamp| stamp.as_bytes() == known)) {
@@ -87,7 +87,7 @@ impl Cache {
     }
 
     /// Remembers that a file was found to have the contents that an ETag stands for.
-    pub fn remember(&self, repo: &Repo, path: &Path, etag: &str) {
+    pub(super) fn remember(&self, repo: &Repo, path: &Path, etag: &str) {
         if let Some((_, stamp)) = stamp(path).filter(|(size, _)| *size >= LARGE) {
             // In a cache that cannot be written, it is hashed again.
             let _ = self.replace(&self.verified(repo, etag), &stamp);
@@ -99,7 +99,7 @@ impl Cache {
     }
 
     /// Whether a file is still what it was when it was fetched: its contents lie under their checksum.
-    pub fn is_unchanged(&self, repo: &Repo, path: &Path) -> bool {
+    pub(super) fn is_unchanged(&self, repo: &Repo, path: &Path) -> bool {
         let blob = fs::canonicalize(path).ok();
         let blob = blob.filter(|blob| blob.parent().is_some_and(|folder| folder.ends_with("blobs")));
         // Other programs may put copies where we put links.
@@ -109,7 +109,7 @@ impl Cache {
 
     /// Waits until no other process fetches these contents, and locks them until the file is closed. Where the file system has no
     /// locks nobody waits; what two processes corrupt for each other is detected before it is put in its place.
-    pub fn lock(&self, repo: &Repo, etag: &str) -> Result<Option<File>> {
+    pub(super) fn lock(&self, repo: &Repo, etag: &str) -> Result<Option<File>> {
         let folder = self.root.join(".locks").join(self.folder(repo).file_name().unwrap_or_default());
         let name = format!("{etag}.lock");
         let path = folder.join(&name);
@@ -120,7 +120,7 @@ impl Cache {
     }
 
     /// Links contents that are in the cache as `file` of that commit.
-    pub fn place(&self, repo: &Repo, commit: &str, file: &str, etag: &str) -> Result<PathBuf> {
+    pub(super) fn place(&self, repo: &Repo, commit: &str, file: &str, etag: &str) -> Result<PathBuf> {
         let pointer = self.snapshot(repo, commit).join(file);
         let blob = self.blob(repo, etag);
         let folder = self.made(file::folder_of(&pointer))?;
@@ -139,7 +139,7 @@ impl Cache {
     }
 
     /// Remembers the names of a revision's files and the commit that it stands for.
-    pub fn keep_listing(&self, repo: &Repo, listing: &Listing) -> Result<()> {
+    pub(super) fn keep_listing(&self, repo: &Repo, listing: &Listing) -> Result<()> {
         let folder = self.folder(repo);
         // The names first: without them a commit would seem to have only the files that are in the cache.
         self.replace(&folder.join(".listings").join(&listing.commit), &listing.files.join("\n"))?;
@@ -150,7 +150,7 @@ impl Cache {
     }
 
     /// What is known of a revision without asking.
-    pub fn listing(&self, repo: &Repo) -> Option<Listing> {
+    pub(super) fn listing(&self, repo: &Repo) -> Option<Listing> {
         let folder = self.folder(repo);
         let commit = if is_commit(&repo.revision) {
             repo.revision.clone()
@@ -179,7 +179,7 @@ impl Cache {
     }
 
     /// A folder of the cache, made if it is missing. The user names the cache, but nothing in it: links there are not followed.
-    pub fn made(&self, folder: &Path) -> Result<Folder> {
+    pub(super) fn made(&self, folder: &Path) -> Result<Folder> {
         let cannot_write = |error| problem::cannot_write(folder, error);
         fs::create_dir_all(&self.root).map_err(cannot_write)?;
         let within = folder.strip_prefix(&self.root).unwrap_or(Path::new(""));

@@ -29,7 +29,7 @@ struct Metadata {
 
 impl Web {
     /// Brings a file into the cache, unless the one that is there is the same.
-    pub fn fetch(
+    pub(super) fn fetch(
         &self,
         cache: &Cache,
         repo: &Repo,

@@ -28,7 +28,7 @@ struct Info {
 
 impl Web {
     /// Asks for the files of a revision.
-    pub fn list(&self, repo: &Repo) -> Result<Listing> {
+    pub(super) fn list(&self, repo: &Repo) -> Result<Listing> {
         let url = self.url_about(repo, &["revision", &repo.revision]);
         let info: Info = retrying(|| self.answer(&url, repo))?;
         let commit = info.sha.filter(|sha| cache::is_key(sha));

@@ -42,7 +42,7 @@ fn page(endpoint: &str, repo: &Repo) -> String {
 
 impl Refusal<'_> {
     /// As a sentence. `has_token`: one was sent.
-    pub fn error(&self, endpoint: &str, has_token: bool) -> Error {
+    pub(super) fn error(&self, endpoint: &str, has_token: bool) -> Error {
         let (repo, noun, page) = (self.repo, self.repo.kind.noun(), page(endpoint, self.repo));
         let name = &repo.name;
         if let (401 | 403, Some(host)) = (self.status, &self.elsewhere) {

@@ -14,7 +14,7 @@ pub(super) struct Secrets(Vec<String>);
 
 impl Secrets {
     /// Those in these texts, some of which may be empty.
-    pub fn new(texts: impl IntoIterator<Item = String>) -> Self {
+    pub(super) fn new(texts: impl IntoIterator<Item = String>) -> Self {
         let mut texts: Vec<String> = texts.into_iter().filter(|text| !text.is_empty()).collect();
         // A longer one may contain a shorter one.
         texts.sort_by_key(|text| std::cmp::Reverse(text.len()));
@@ -22,7 +22,7 @@ impl Secrets {
     }
 
     /// A text of somebody else without them.
-    pub fn hide(&self, text: &str) -> String {
+    pub(super) fn hide(&self, text: &str) -> String {
         let hidden = self.0.iter().fold(text.to_owned(), |text, secret| text.replace(secret, HIDDEN));
         hide(&hidden)
     }

@@ -64,7 +64,7 @@ pub(super) struct Request<'a> {
 }
 
 impl Web {
-    pub fn from_environment() -> Result<Self> {
+    pub(super) fn from_environment() -> Result<Self> {
         let set = variable(&["HF_ENDPOINT"]).unwrap_or_else(|| ENDPOINT.to_owned());
         let mut address = Url::parse(&set).ok().filter(is_of_web).ok_or_else(|| no_address(&set))?;
         address.set_query(None);
@@ -98,7 +98,7 @@ impl Web {
     }
 
     /// The address of a part of the hub.
-    pub fn url<'a>(&self, parts: impl IntoIterator<Item = &'a str>) -> Url {
+    pub(super) fn url<'a>(&self, parts: impl IntoIterator<Item = &'a str>) -> Url {
         let mut url = self.address.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(parts);
@@ -107,12 +107,12 @@ impl Web {
     }
 
     /// That of what is known of a repository.
-    pub fn url_about(&self, repo: &Repo, parts: &[&str]) -> Url {
+    pub(super) fn url_about(&self, repo: &Repo, parts: &[&str]) -> Url {
         self.url(["api", repo.kind.plural()].into_iter().chain(repo.name.split('/')).chain(parts.iter().copied()))
     }
 
     /// The answer to a request, after the redirects that `follows` agrees to.
-    pub fn send(
+    pub(super) fn send(
         &self,
         request: &Request<'_>,
         follows: impl Fn(&Response, &Url) -> bool,
@@ -150,7 +150,7 @@ impl Web {
     }
 
     /// Where an answer of `url` sends the request on to.
-    pub fn target(&self, response: &Response, url: &Url) -> std::result::Result<Option<Url>, Failure> {
+    pub(super) fn target(&self, response: &Response, url: &Url) -> std::result::Result<Option<Url>, Failure> {
         let location = header(response.headers(), LOCATION.as_str()).filter(|_| response.status().is_redirection());
         let Some(location) = location else { return Ok(None) };
         let target = url.join(&location).ok().filter(is_of_web);
@@ -164,12 +164,12 @@ impl Web {
     }
 
     /// Whether a redirect stays on its host, or goes to one of the hub: the endpoint, or the hub's own.
-    pub fn is_within(&self, from: &Url, to: &Url) -> bool {
+    pub(super) fn is_within(&self, from: &Url, to: &Url) -> bool {
         is_within(&self.address, from, to)
     }
 
     /// What the hub answers to a question about a repository.
-    pub fn answer<T: DeserializeOwned>(&self, url: &Url, repo: &Repo) -> std::result::Result<T, Failure> {
+    pub(super) fn answer<T: DeserializeOwned>(&self, url: &Url, repo: &Repo) -> std::result::Result<T, Failure> {
         let request = Request { method: Method::GET, url, repo, file: None, start: 0, time: Some(HUB_ANSWER_TIME) };
         // Another host could say what it likes of a repository; and a request to one within the user's network would do something.
         let response = self.send(&request, |response, to| self.is_within(response.url(), to))?;
@@ -210,7 +210,7 @@ impl Web {
     }
 
     /// The failure for a refused request, for a file if `file` is given.
-    pub fn refusal(&self, response: Response, repo: &Repo, file: Option<&str>) -> Failure {
+    pub(super) fn refusal(&self, response: Response, repo: &Repo, file: Option<&str>) -> Failure {
         let (status, headers) = (response.status().as_u16(), response.headers());
         let mut code = header(headers, "x-error-code");
         let wait = header(headers, RETRY_AFTER.as_str()).and_then(|seconds| seconds.trim().parse().ok());

@@ -1,15 +1,16 @@
 //! The names that `transformers` gives to the parts of a MarianMT model, for import and export.
 
 /// The embedding of source and target if they share it.
-pub const SHARED: &str = "model.shared.weight";
+pub(super) const SHARED: &str = "model.shared.weight";
 /// The embeddings of source and target.
-pub const EMBEDDINGS: [&str; 2] = ["model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"];
+pub(super) const EMBEDDINGS: [&str; 2] = ["model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"];
 /// The positions of encoder and decoder.
-pub const POSITIONS: [&str; 2] = ["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"];
+pub(super) const POSITIONS: [&str; 2] =
+    ["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"];
 /// The output projection.
-pub const OUTPUT_WEIGHT: &str = "lm_head.weight";
+pub(super) const OUTPUT_WEIGHT: &str = "lm_head.weight";
 /// The bias on the logits, [1, V].
-pub const OUTPUT_BIAS: &str = "final_logits_bias";
+pub(super) const OUTPUT_BIAS: &str = "final_logits_bias";
 
 /// Names of the parts of a layer: ours, and theirs. The first that occurs in a parameter's name applies.
 const PARTS: [(&str, &str); 7] = [
@@ -23,7 +24,7 @@ const PARTS: [(&str, &str); 7] = [
 ];
 
 /// The name of a parameter in a layer, such as `encoder.layers.0.self_attn.q_proj.weight`.
-pub fn of_layer(name: &str) -> String {
+pub(super) fn of_layer(name: &str) -> String {
     let part = PARTS.iter().find(|(ours, _)| name.contains(ours));
     format!("model.{}", part.map_or_else(|| name.to_owned(), |(ours, theirs)| name.replace(ours, theirs)))
 }

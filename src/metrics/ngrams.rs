@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 /// The longest n-gram that BLEU counts.
-pub const MAX_ORDER: usize = 4;
+pub(super) const MAX_ORDER: usize = 4;
 
 /// A word's number within one line; [`UNSEEN`] for a hypothesis word that no reference of the line has.
 type WordId = u32;
@@ -11,7 +11,7 @@ const UNSEEN: WordId = 0;
 
 /// Clipped matches by order: for every distinct n-gram of the hypothesis, its count there or the largest count in any
 /// one reference, whichever is less (Papineni et al. 2002, section 2.1.1).
-pub fn clipped_matches(hypothesis: &[&str], references: &[Vec<&str>]) -> [u64; MAX_ORDER] {
+pub(super) fn clipped_matches(hypothesis: &[&str], references: &[Vec<&str>]) -> [u64; MAX_ORDER] {
     let mut ids = HashMap::new();
     let references: Vec<Vec<WordId>> = references
         .iter()

@@ -23,7 +23,7 @@ const UNREACHED: u32 = u32::MAX / 2;
 type Word = u32;
 
 /// The fewest edits found that turn `hypothesis` into `reference`.
-pub fn edits(hypothesis: &[Word], reference: &[Word]) -> usize {
+pub(super) fn edits(hypothesis: &[Word], reference: &[Word]) -> usize {
     if reference.is_empty() {
         return hypothesis.len();
     }

@@ -4,7 +4,7 @@
 use std::io::Write;
 
 /// Writes a record.
-pub fn record(out: &mut impl Write, data: &[u8]) -> std::io::Result<()> {
+pub(super) fn record(out: &mut impl Write, data: &[u8]) -> std::io::Result<()> {
     let length = (data.len() as u64).to_le_bytes();
     out.write_all(&length)?;
     out.write_all(&masked_checksum(&length).to_le_bytes())?;
@@ -13,7 +13,7 @@ pub fn record(out: &mut impl Write, data: &[u8]) -> std::io::Result<()> {
 }
 
 /// The records of a file, up to its end or the first damaged one.
-pub fn records(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(super) fn records(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
         let (length, behind) = rest.split_first_chunk::<8>()?;

@@ -35,12 +35,12 @@ mod counts {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub fn serialize<S: Serializer>(counts: &[u32], serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(counts: &[u32], serializer: S) -> Result<S::Ok, S::Error> {
         let words: Vec<String> = counts.iter().map(u32::to_string).collect();
         serializer.serialize_str(&words.join(" "))
     }
 
-    pub fn deserialize<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
         let text = String::deserialize(deserializer)?;
         text.split_ascii_whitespace().map(|word| word.parse().map_err(D::Error::custom)).collect()
     }

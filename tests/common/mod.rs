@@ -1,5 +1,6 @@
 //! Shared by the integration tests.
-#![allow(dead_code)] // Each test binary uses only a part.
+// Each test binary uses only a part.
+#![allow(dead_code, unreachable_pub)]
 
 pub mod datasets;
 pub mod emulator;

@@ -27,7 +27,7 @@ fn side(queue: &dyn Queue, lengths: &[u32]) -> Side {
 }
 
 /// Output and gradients of attention over packed rows: out, dq, dk, dv.
-pub fn attend(
+pub(crate) fn attend(
     queue: &Arc<dyn Queue>,
     number: Number,
     [queries, keys]: [&[u32]; 2],

@@ -12,23 +12,23 @@ use crate::common::emulator::{get, guarded_queue, put, to_bf16};
 
 /// More than the warps of all blocks on the emulator, so that some take several.
 const ROWS: usize = 70;
-pub const EPS: f64 = 1e-5;
+pub(crate) const EPS: f64 = 1e-5;
 
-pub fn rounded(x: f64, number: Number) -> f64 {
+pub(crate) fn rounded(x: f64, number: Number) -> f64 {
     match number {
         Number::F32 => f64::from(x as f32),
         Number::Bf16 => f64::from(f32::from_bits(u32::from(to_bf16(x as f32)) << 16)),
     }
 }
 
-pub fn put_numbers(queue: &dyn Queue, values: &[f64], number: Number) -> Address {
+pub(crate) fn put_numbers(queue: &dyn Queue, values: &[f64], number: Number) -> Address {
     match number {
         Number::F32 => put(queue, &values.iter().map(|&x| x as f32).collect::<Vec<_>>()),
         Number::Bf16 => put(queue, &values.iter().map(|&x| to_bf16(x as f32)).collect::<Vec<_>>()),
     }
 }
 
-pub fn get_numbers(queue: &dyn Queue, at: Address, count: usize, number: Number) -> Vec<f32> {
+pub(crate) fn get_numbers(queue: &dyn Queue, at: Address, count: usize, number: Number) -> Vec<f32> {
     match number {
         Number::F32 => get::<f32>(queue, at, count),
         Number::Bf16 => {
@@ -38,16 +38,16 @@ pub fn get_numbers(queue: &dyn Queue, at: Address, count: usize, number: Number)
 }
 
 /// s, y, ds, dh, and the sums of the gradients of γ, β and the bias.
-pub type Found = [Vec<f64>; 7];
+pub(crate) type Found = [Vec<f64>; 7];
 
 /// Partial sums of the gradients of γ, β and the bias, [blocks, 3·D], added up.
-pub fn sums_of(queue: &dyn Queue, partial: Address, blocks: usize, d: usize) -> [Vec<f32>; 3] {
+pub(crate) fn sums_of(queue: &dyn Queue, partial: Address, blocks: usize, d: usize) -> [Vec<f32>; 3] {
     let partial = get::<f32>(queue, partial, 3 * d * blocks);
     [0, 1, 2].map(|which| (0..d).map(|j| (0..blocks).map(|block| partial[(block * 3 + which) * d + j]).sum()).collect())
 }
 
 /// What the kernels compute, from the definition in float64, of x, h, bias, γ, β, dy and the gradient that is added.
-pub fn by_definition(
+pub(crate) fn by_definition(
     [x, h, bias, gamma, beta, dy, addend]: [&[f64]; 7],
     d: usize,
     kind: NormKind,

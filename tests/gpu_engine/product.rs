@@ -10,19 +10,19 @@ use mt::rng::Stream;
 use super::error_by_norm;
 use crate::common::emulator::{Emulator, get, guarded_queue, on_emulator, put, to_bf16};
 
-pub fn as_f32(bits: u16) -> f32 {
+pub(crate) fn as_f32(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
 /// A matrix of random bf16 numbers, whose rows lie further apart than needed; what is between them is NaN.
-pub struct Drawn {
+pub(crate) struct Drawn {
     values: Vec<f32>,
     columns: usize,
     pub matrix: Matrix,
 }
 
 impl Drawn {
-    pub fn new(queue: &dyn Queue, [rows, columns]: [usize; 2], stream: &mut Stream) -> Self {
+    pub(crate) fn new(queue: &dyn Queue, [rows, columns]: [usize; 2], stream: &mut Stream) -> Self {
         let stride = columns.next_multiple_of(8) + 8;
         let mut bits = vec![0xffff; (rows - 1) * stride + columns];
         let mut values = Vec::new();
@@ -43,7 +43,7 @@ impl Drawn {
 }
 
 /// [m, n] in float64.
-pub fn by_definition([m, n, k]: [usize; 3], a: (&Drawn, bool), b: (&Drawn, bool)) -> Vec<f64> {
+pub(crate) fn by_definition([m, n, k]: [usize; 3], a: (&Drawn, bool), b: (&Drawn, bool)) -> Vec<f64> {
     let sum = |i: usize, j: usize| (0..k).map(|l| a.0.at(i, l, a.1) * b.0.at(l, j, b.1)).sum();
     (0..m).flat_map(|i| (0..n).map(move |j| (i, j))).map(|(i, j)| sum(i, j)).collect()
 }

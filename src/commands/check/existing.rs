@@ -18,7 +18,7 @@ use crate::run::{directory, lock, restore};
 use crate::train::state::TrainState;
 
 /// A run that already exists.
-pub struct Existing {
+pub(super) struct Existing {
     directory: PathBuf,
     /// Its tokenizers, if they are undamaged and the run can be continued under this configuration.
     pub tokenizers: Option<Tokenizers>,
@@ -34,7 +34,7 @@ pub struct Existing {
 impl Existing {
     /// The run in a directory, if there is one. What is wrong with it is among what is refused, with the place of each key by
     /// `locate`.
-    pub fn find(run: &Path, config: &Config, locate: &dyn Fn(Error, &str) -> Error) -> Option<Self> {
+    pub(super) fn find(run: &Path, config: &Config, locate: &dyn Fn(Error, &str) -> Error) -> Option<Self> {
         let config_file = run.join(CONFIG_FILE);
         if !directory::is_run(run) {
             return None;
@@ -72,7 +72,7 @@ impl Existing {
 
     /// Compares the text with that of the run, unless the run cannot be continued anyway. Returns whether it is refused. The
     /// data were read with the run's tokenizers.
-    pub fn refuses_text(&mut self, config: &Config, texts: &Texts, data: &Data) -> Result<bool> {
+    pub(super) fn refuses_text(&mut self, config: &Config, texts: &Texts, data: &Data) -> Result<bool> {
         let Some(state) = self.state.as_ref().filter(|_| self.refused.is_empty()) else { return Ok(false) };
         let valid = Validator::open(config, texts, &data.tokenizers, &|_| ())?;
         let text = compare::checksums(&data.corpus, valid.as_ref());
@@ -82,7 +82,7 @@ impl Existing {
     }
 
     /// Whether it has a checkpoint to go on from.
-    pub fn has_checkpoint(&self) -> bool {
+    pub(super) fn has_checkpoint(&self) -> bool {
         self.state.is_some()
     }
 
@@ -101,7 +101,7 @@ impl Existing {
     }
 
     /// As JSON.
-    pub fn json(&self) -> serde_json::Value {
+    pub(super) fn json(&self) -> serde_json::Value {
         json!({
             "directory": self.directory.to_string_lossy(), "update": self.update(), "notes": self.notes,
             "refused": self.refused().map(Error::to_string).collect::<Vec<_>>(), "ended": self.has_ended(),
@@ -109,7 +109,7 @@ impl Existing {
     }
 
     /// As lines of text.
-    pub fn in_words(&self) -> Vec<String> {
+    pub(super) fn in_words(&self) -> Vec<String> {
         let update = self.update().map(|update| format!(", at update {update}")).unwrap_or_default();
         let directory = self.directory.display();
         let ways = if self.has_ended() {

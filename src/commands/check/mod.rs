@@ -40,7 +40,7 @@ use report::{Report, errors_json};
 
 /// Looks for everything that can be known to be wrong before training: in the configuration, the text, a run that already
 /// exists, the vocabulary, the device, and the memory and time needed.
-pub fn run(args: &RunArgs, common: &Common) -> Result<()> {
+pub(super) fn run(args: &RunArgs, common: &Common) -> Result<()> {
     let mut output = Output::open(None)?;
     let training = match Training::load(args, common) {
         Ok(training) => training,

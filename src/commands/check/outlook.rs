@@ -25,7 +25,7 @@ use crate::train::{accumulate, memory, schedule};
 const RARE: u32 = 10;
 
 /// What training will be like.
-pub struct Outlook {
+pub(super) struct Outlook {
     plan: Plan,
     pairs: usize,
     /// Target tokens of an epoch, including ends of sentences.
@@ -42,7 +42,7 @@ pub struct Outlook {
 
 impl Outlook {
     /// Without the speed. `start` says what model training begins with; `warnings` come from preparing the text.
-    pub fn new(
+    pub(super) fn new(
         config: &Config,
         data: &Data,
         start: Option<String>,
@@ -82,7 +82,7 @@ impl Outlook {
     }
 
     /// Tries the largest batch on a device.
-    pub fn measure(&mut self, config: &Config, data: &Data, device: &Device) -> Result<()> {
+    pub(super) fn measure(&mut self, config: &Config, data: &Data, device: &Device) -> Result<()> {
         let compute = backend::number_type(config.runtime.precision, device, &tell);
         let model = Transformer::with_precision(&config.model, vocabulary(&data.tokenizers), device, compute)?;
         model.initialise(config.train.seed)?;
@@ -98,7 +98,7 @@ impl Outlook {
     }
 
     /// As JSON.
-    pub fn json(&self) -> serde_json::Value {
+    pub(super) fn json(&self) -> serde_json::Value {
         json!({
             "pairs": self.pairs, "pieces": self.pieces, "rare_pieces": self.rare, "parameters": self.plan.parameters.total(),
             "updates": self.plan.updates, "memory_bytes": self.plan.memory_bytes,
@@ -108,7 +108,7 @@ impl Outlook {
     }
 
     /// As lines of text.
-    pub fn in_words(&self) -> Vec<String> {
+    pub(super) fn in_words(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.warnings.iter().map(|text| format!("warning: {text}")).collect();
         lines.push(format!("data: {}", self.dropped));
         let frozen = match self.plan.frozen {

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 /// What was found.
 #[derive(Default)]
-pub struct Report {
+pub(super) struct Report {
     /// What is wrong, or odd, with the text.
     pub findings: Findings,
     /// The run in the run directory, if there is one.
@@ -22,7 +22,7 @@ pub struct Report {
 
 impl Report {
     /// Adds an error, or several held in one, unless they are known: a file may be named, and is read, more than once.
-    pub fn add(&mut self, error: Error) {
+    pub(super) fn add(&mut self, error: Error) {
         for error in error.into_all() {
             let text = error.to_string();
             if self.errors.iter().all(|known| known.to_string() != text) {
@@ -32,17 +32,17 @@ impl Report {
     }
 
     /// The value; or nothing, and its error is added.
-    pub fn keep<T>(&mut self, result: Result<T>) -> Option<T> {
+    pub(super) fn keep<T>(&mut self, result: Result<T>) -> Option<T> {
         result.map_err(|error| self.add(error)).ok()
     }
 
     /// Whether no error was found.
-    pub fn is_clean(&self) -> bool {
+    pub(super) fn is_clean(&self) -> bool {
         self.errors.is_empty()
     }
 
     /// As JSON.
-    pub fn json(&self) -> Value {
+    pub(super) fn json(&self) -> Value {
         let finding = |(kind, finding): (Kind, &Finding)| {
             json!({
                 "kind": kind, "severity": kind.severity(), "text": kind.text(), "count": finding.count,
@@ -57,24 +57,24 @@ impl Report {
     }
 
     /// The findings as lines of text.
-    pub fn findings_in_words(&self) -> impl Iterator<Item = String> {
+    pub(super) fn findings_in_words(&self) -> impl Iterator<Item = String> {
         self.findings.iter().map(|(kind, finding)| in_words(kind, finding))
     }
 
     /// The existing run and the outlook as lines of text.
-    pub fn prospects_in_words(&self) -> impl Iterator<Item = String> {
+    pub(super) fn prospects_in_words(&self) -> impl Iterator<Item = String> {
         let existing = self.existing.iter().flat_map(Existing::in_words);
         existing.chain(self.outlook.iter().flat_map(Outlook::in_words))
     }
 
     /// All errors as one, if there are any.
-    pub fn into_result(self) -> Result<()> {
+    pub(super) fn into_result(self) -> Result<()> {
         if self.errors.is_empty() { Ok(()) } else { Err(Error::many(self.errors)) }
     }
 }
 
 /// Errors as a list of JSON, with those that they carry.
-pub fn errors_json<'a>(errors: impl IntoIterator<Item = &'a Error>) -> Vec<Value> {
+pub(super) fn errors_json<'a>(errors: impl IntoIterator<Item = &'a Error>) -> Vec<Value> {
     errors.into_iter().flat_map(Error::all).map(as_json).collect()
 }
 

@@ -10,7 +10,7 @@ use crate::metrics::{BleuOptions, ChrfOptions, Metric, Smooth, TerOptions};
 ///
 /// # Errors
 /// An option is impossible; exit code 2.
-pub fn bleu(args: &MetricArgs, sentence_level: bool, unsaid: &BleuOptions) -> Result<BleuOptions> {
+pub(super) fn bleu(args: &MetricArgs, sentence_level: bool, unsaid: &BleuOptions) -> Result<BleuOptions> {
     Ok(BleuOptions {
         tokenize: args.tokenize.as_deref().map(str::parse).transpose()?.unwrap_or(unsaid.tokenize),
         lowercase: args.lowercase || unsaid.lowercase,
@@ -26,7 +26,7 @@ fn wants_bleu(args: &MetricArgs) -> bool {
 
 /// Warns of BLEU's flags if it is not computed: they have no effect then, as in sacrebleu. But a report always compares words
 /// as BLEU does: as its tokenizer splits them, and with or without case.
-pub fn tell_idle(args: &MetricArgs, has_report: bool) {
+pub(super) fn tell_idle(args: &MetricArgs, has_report: bool) {
     if wants_bleu(args) {
         return;
     }
@@ -44,7 +44,7 @@ pub fn tell_idle(args: &MetricArgs, has_report: bool) {
 }
 
 /// A note if case is ignored though no flag says so: what ignores it, and why.
-pub fn case_note(args: &MetricArgs, unsaid: &BleuOptions, systems: usize) -> Option<String> {
+pub(super) fn case_note(args: &MetricArgs, unsaid: &BleuOptions, systems: usize) -> Option<String> {
     let ignoring = [("BLEU", wants_bleu(args) && !args.lowercase), ("chrF", args.chrf && !args.chrf_lowercase)];
     let ignoring: Vec<&str> = ignoring.into_iter().filter(|(_, is_new)| *is_new).map(|(name, _)| name).collect();
     let is = if ignoring.len() > 1 { "are" } else { "is" };
@@ -55,7 +55,7 @@ pub fn case_note(args: &MetricArgs, unsaid: &BleuOptions, systems: usize) -> Opt
 
 /// The metrics in the order of the output: BLEU, chrF, TER; BLEU if none is asked for. chrF, too, ignores case if `unsaid`
 /// does.
-pub fn chosen(args: &MetricArgs, bleu: BleuOptions, unsaid: &BleuOptions) -> Vec<Box<dyn Metric>> {
+pub(super) fn chosen(args: &MetricArgs, bleu: BleuOptions, unsaid: &BleuOptions) -> Vec<Box<dyn Metric>> {
     // All by name, so that none is forgotten here; `wants_bleu`, `tell_idle` and `case_note` look at some of them, too.
     let MetricArgs {
         chrf,

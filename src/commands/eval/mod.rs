@@ -28,7 +28,7 @@ use results::{Results, Test};
 use test_set::{System, TestSet};
 
 /// Scores translations: a model's own, or those in files.
-pub fn run(args: &EvalArgs, common: &Common) -> Result<()> {
+pub(super) fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     // Flags first: a model takes a while.
     metrics::tell_idle(&args.metrics, args.report);
     if args.score_only && (common.json || args.format != ScoreFormat::Text) {

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 ///
 /// # Errors
 /// There are any; exit code 2.
-pub fn refuse_idle(args: &EvalArgs) -> Result<()> {
+pub(super) fn refuse_idle(args: &EvalArgs) -> Result<()> {
     let DecodeArgs {
         beam,
         beam_groups,
@@ -64,7 +64,7 @@ pub fn refuse_idle(args: &EvalArgs) -> Result<()> {
 }
 
 /// How well a model predicts the pairs that validation would also count.
-pub struct Perplexity {
+pub(super) struct Perplexity {
     prediction: Prediction,
     pairs: usize,
     /// Pairs that do not count: one of their sides is empty, or longer than the model's positions.
@@ -76,7 +76,7 @@ impl Perplexity {
     ///
     /// # Errors
     /// None counts, or the device fails.
-    pub fn new(
+    pub(super) fn new(
         translator: &Translator,
         files: [&PathBuf; 2],
         [sources, targets]: [&[String]; 2],
@@ -106,7 +106,7 @@ impl Perplexity {
     }
 
     /// As JSON, nothing rounded.
-    pub fn json(&self) -> Value {
+    pub(super) fn json(&self) -> Value {
         let Self { prediction, pairs, left_out } = self;
         json!({
             "score": prediction.perplexity(), "accuracy": prediction.accuracy(), "tokens": prediction.tokens, "pairs": pairs,
@@ -115,7 +115,7 @@ impl Perplexity {
     }
 
     /// As a line of text with `width` decimals.
-    pub fn print(&self, width: usize, score_only: bool) -> String {
+    pub(super) fn print(&self, width: usize, score_only: bool) -> String {
         let Self { prediction, pairs, left_out } = self;
         let perplexity = format!("{:.width$}", prediction.perplexity());
         if score_only {

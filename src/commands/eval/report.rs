@@ -20,7 +20,7 @@ const SHOWN: usize = 5;
 const LONGEST: usize = 400;
 
 /// Where the translations of some systems fail.
-pub struct Report<'a> {
+pub(super) struct Report<'a> {
     sources: Option<&'a [String]>,
     references: &'a [String],
     systems: &'a [System],
@@ -48,7 +48,7 @@ struct OfSystem {
 impl<'a> Report<'a> {
     /// Analyses all systems, by the words of `bleu` and ignoring case if it does; `frequencies` are those of the words of a
     /// text, with its name.
-    pub fn new(
+    pub(super) fn new(
         metrics: &[Box<dyn Metric>],
         sources: Option<&'a [String]>,
         references: &'a [Vec<String>],
@@ -88,7 +88,7 @@ impl<'a> Report<'a> {
     }
 
     /// `[{"hyp", "lengths", "words", "oddities", "worst", "best"}, …]`, and `differences` of the first two systems.
-    pub fn json(&self) -> Value {
+    pub(super) fn json(&self) -> Value {
         let of_system = |((name, lines), of): (&System, &OfSystem)| {
             let length = |bucket: &OfLength| {
                 let mut json = json!({ "from": bucket.words.start(), "to": end(&bucket.words), "lines": bucket.lines });
@@ -144,7 +144,7 @@ impl<'a> Report<'a> {
     }
 
     /// As text, for a terminal.
-    pub fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let mut text = String::new();
         let names = self.names();
         for ((name, (_, lines)), of) in names.iter().zip(self.systems).zip(&self.of_systems) {

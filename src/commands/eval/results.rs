@@ -10,7 +10,7 @@ use crate::metrics::{Metric, Statistics, signature};
 
 /// The significance test asked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Test {
+pub(crate) enum Test {
     /// Nothing.
     None,
     /// Confidence intervals from this many bootstrap samples.
@@ -23,7 +23,7 @@ pub enum Test {
 
 impl Test {
     /// The test that flags ask for.
-    pub fn of(args: &SignificanceArgs) -> Self {
+    pub(crate) fn of(args: &SignificanceArgs) -> Self {
         let number = |n: u32| n as usize;
         match args {
             _ if args.paired_bs => Self::PairedBootstrap(number(args.paired_bs_n)),
@@ -34,7 +34,7 @@ impl Test {
     }
 
     /// Whether systems are compared with the first.
-    pub fn is_paired(self) -> bool {
+    pub(crate) fn is_paired(self) -> bool {
         matches!(self, Self::PairedBootstrap(_) | Self::PairedRandomisation(_))
     }
 
@@ -50,7 +50,7 @@ impl Test {
 }
 
 /// The score of one system by one metric.
-pub struct Score {
+pub(crate) struct Score {
     statistics: Vec<f64>,
     score: f64,
     interval: Option<Interval>,
@@ -58,7 +58,7 @@ pub struct Score {
 }
 
 /// Scores of systems on the same references.
-pub struct Results<'a> {
+pub(crate) struct Results<'a> {
     metrics: Vec<&'a dyn Metric>,
     signatures: Vec<String>,
     systems: Vec<String>,
@@ -72,7 +72,7 @@ impl<'a> Results<'a> {
     ///
     /// # Errors
     /// There is nothing to score, or systems and references differ in length.
-    pub fn new(
+    pub(crate) fn new(
         metrics: &'a [Box<dyn Metric>],
         systems: &[(String, Vec<String>)],
         references: &[Vec<String>],
@@ -121,13 +121,13 @@ impl<'a> Results<'a> {
     }
 
     /// Whether no metric was asked for.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.metrics.is_empty()
     }
 
     /// `{"bleu": {"score": …, …, "signature": …}, …}`, nothing rounded; for several systems a list of these, with the system's
     /// name as `hyp`.
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let of_system = |system: usize| {
             let mut json = Map::new();
             for (index, metric) in self.metrics.iter().enumerate() {
@@ -157,7 +157,7 @@ impl<'a> Results<'a> {
     }
 
     /// In sacrebleu's formats: a line per metric, or a table of several systems.
-    pub fn print(&self, format: ScoreFormat, width: usize, score_only: bool) -> String {
+    pub(crate) fn print(&self, format: ScoreFormat, width: usize, score_only: bool) -> String {
         match format {
             ScoreFormat::Json if self.systems.len() == 1 => self.single_json(width),
             ScoreFormat::Json => self.table_json(width),

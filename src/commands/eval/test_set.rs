@@ -27,10 +27,10 @@ use crate::model_dir::{ModelFiles, trust};
 use crate::run::validator;
 
 /// A system's name and its translations.
-pub type System = (String, Vec<String>);
+pub(super) type System = (String, Vec<String>);
 
 /// What is scored.
-pub struct TestSet {
+pub(super) struct TestSet {
     /// Sources, if they are known, as a reader would see them.
     pub sources: Option<Vec<String>>,
     /// One or more for each source.
@@ -48,7 +48,7 @@ pub struct TestSet {
 }
 
 /// Translations in files.
-pub fn of_files(args: &EvalArgs) -> Result<TestSet> {
+pub(super) fn of_files(args: &EvalArgs) -> Result<TestSet> {
     if args.src.is_some() && !args.report {
         let error = Error::usage("--src is not needed to score the translations given with --hyp");
         return Err(error.help("leave it out, or give --report"));
@@ -90,7 +90,7 @@ fn nothing_to_score(file: &Path) -> Error {
 }
 
 /// The test set, translated by each of several models separately so that they can be compared.
-pub fn of_models_apart(args: &EvalArgs, common: &Common) -> Result<TestSet> {
+pub(super) fn of_models_apart(args: &EvalArgs, common: &Common) -> Result<TestSet> {
     let refuse = |flag: &str, help: &str| {
         let what = format!("{flag} is for one translation, but a paired test has one translation for each model");
         Err(Error::usage(what).help(help))
@@ -155,7 +155,12 @@ pub fn of_models_apart(args: &EvalArgs, common: &Common) -> Result<TestSet> {
 }
 
 /// The test set, translated by a model (or an ensemble of several) if translations are wanted.
-pub fn of_model(args: &EvalArgs, models: &ModelsArgs, translations_wanted: bool, common: &Common) -> Result<TestSet> {
+pub(super) fn of_model(
+    args: &EvalArgs,
+    models: &ModelsArgs,
+    translations_wanted: bool,
+    common: &Common,
+) -> Result<TestSet> {
     if !translations_wanted && args.output.is_some() {
         let error = Error::usage("--ppl alone translates nothing, so there is nothing to write to --output");
         return Err(error.help("add --bleu, or leave --output out"));

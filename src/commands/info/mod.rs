@@ -45,7 +45,7 @@ impl Described {
 }
 
 /// Describes a model directory or a configuration.
-pub fn run(args: &InfoArgs, common: &Common) -> Result<()> {
+pub(super) fn run(args: &InfoArgs, common: &Common) -> Result<()> {
     let described = match hub::repository(&args.path) {
         Some(repo) => of_model(&hub::directory(&repo, common.offline, &tell)?, args)?,
         None if args.path.is_dir() => match &args.checkpoint {

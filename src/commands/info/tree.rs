@@ -20,7 +20,7 @@ enum Stack {
 }
 
 /// The tree, line by line.
-pub fn lines(config: &ModelConfig, vocabulary: Vocabulary) -> Vec<String> {
+pub(super) fn lines(config: &ModelConfig, vocabulary: Vocabulary) -> Vec<String> {
     let mut lines = vec!["Transformer(".to_owned()];
     for module in model(config, vocabulary) {
         module.write(1, &mut lines);

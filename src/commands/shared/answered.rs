@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The lines of an input whose results are written.
 #[derive(Clone, Default)]
-pub struct AnsweredLines {
+pub(crate) struct AnsweredLines {
     lines: Arc<AtomicUsize>,
     /// Held while results are written.
     writing: Arc<Mutex<()>>,
@@ -30,7 +30,7 @@ impl AnsweredLines {
     ///
     /// # Errors
     /// The system does not let the process listen for signals.
-    pub fn watch(output: Option<&Path>, progress: ProgressBar) -> Result<Self> {
+    pub(crate) fn watch(output: Option<&Path>, progress: ProgressBar) -> Result<Self> {
         let written = Self::default();
         let watched = written.clone();
         let output = output.filter(|path| *path != Path::new("-")).unwrap_or(Path::new("stdout")).to_path_buf();
@@ -57,7 +57,7 @@ impl AnsweredLines {
     ///
     /// # Errors
     /// As `write`.
-    pub fn write(&self, lines: usize, write: impl FnOnce() -> Result<()>) -> Result<()> {
+    pub(crate) fn write(&self, lines: usize, write: impl FnOnce() -> Result<()>) -> Result<()> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         write()?;
         self.lines.fetch_add(lines, Ordering::Relaxed);
@@ -65,13 +65,13 @@ impl AnsweredLines {
     }
 
     /// Notes what to warn of if a signal ends the process after these results. To be called while they are written.
-    pub fn note(&self, warnings: Vec<String>) {
+    pub(crate) fn note(&self, warnings: Vec<String>) {
         *self.warnings.lock().unwrap_or_else(PoisonError::into_inner) = warnings;
     }
 
     /// Adds to an error of [`Self::write`] how far it came. Results of further lines may have been written, unless they were
     /// `taken_back`.
-    pub fn how_far(&self, error: Error, taken_back: bool) -> Error {
+    pub(crate) fn how_far(&self, error: Error, taken_back: bool) -> Error {
         let lines = self.lines.load(Ordering::Relaxed);
         let next = lines + 1;
         match (lines, taken_back) {

@@ -4,7 +4,7 @@ use crate::cli::{Common, RunArgs};
 use crate::run::request::RunRequest;
 
 /// The run that a command line describes. `--seed` is one more override.
-pub fn run(args: &RunArgs, common: &Common) -> RunRequest {
+pub(crate) fn run(args: &RunArgs, common: &Common) -> RunRequest {
     let mut sets = args.set.clone();
     sets.extend(common.seed.iter().map(|seed| format!("train.seed={seed}")));
     RunRequest {

@@ -16,7 +16,7 @@ const MOST_ON_A_PAGE: usize = 100;
 const MOST_BYTES: usize = 200 << 20;
 
 /// An open file.
-pub struct AttentionFile {
+pub(crate) struct AttentionFile {
     file: Replacement,
     path: PathBuf,
     form: Form,
@@ -46,7 +46,7 @@ impl Form {
 
 impl AttentionFile {
     /// Refuses a picture of more than one line; `count` says how many there are, if that is known.
-    pub fn refuse_several(path: &Path, count: impl FnOnce() -> Option<usize>) -> Result<()> {
+    pub(crate) fn refuse_several(path: &Path, count: impl FnOnce() -> Option<usize>) -> Result<()> {
         let is_picture = Format::of(path).is_some();
         if is_picture && count().is_some_and(|lines| lines > 1) { Err(several(path)) } else { Ok(()) }
     }
@@ -55,7 +55,7 @@ impl AttentionFile {
     ///
     /// # Errors
     /// Its name is that of a kind of picture that is not drawn, or it cannot be written.
-    pub fn open(path: &Path) -> Result<Self> {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
         let extension = path.extension().and_then(|it| it.to_str()).unwrap_or_default().to_ascii_lowercase();
         if ["pdf", "jpg", "jpeg", "gif", "webp", "eps", "ps", "tif", "tiff", "bmp"].contains(&extension.as_str()) {
             let error = Error::usage(format!("attention cannot be drawn as .{extension}")).at(path);
@@ -70,20 +70,20 @@ impl AttentionFile {
     }
 
     /// Whether there is no room for another line.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         let is_full = |sentences: usize, bytes: usize| sentences >= MOST_ON_A_PAGE || bytes >= MOST_BYTES;
         matches!(&self.form, Form::Page { sentences, bytes, .. } if is_full(sentences.len(), *bytes))
     }
 
     /// Counts a line for which there is no room.
-    pub fn leave_out(&mut self) {
+    pub(crate) fn leave_out(&mut self) {
         if let Form::Page { left_out, .. } = &mut self.form {
             *left_out += 1;
         }
     }
 
     /// Adds the explanation of the next line, for which there must be room.
-    pub fn add(&mut self, explanation: Explanation) -> Result<()> {
+    pub(crate) fn add(&mut self, explanation: Explanation) -> Result<()> {
         match &mut self.form {
             Form::Json { is_empty } => {
                 self.file.output().text(if std::mem::replace(is_empty, false) { "\n" } else { ",\n" })?;
@@ -106,7 +106,7 @@ impl AttentionFile {
     }
 
     /// Writes what is left, and replaces the file. Warns of lines left out.
-    pub fn finish(mut self) -> Result<()> {
+    pub(crate) fn finish(mut self) -> Result<()> {
         match self.form {
             Form::Json { .. } => self.file.output().text("\n]\n")?,
             Form::Page { sentences, left_out, .. } => {

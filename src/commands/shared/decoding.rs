@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::model_dir::ModelFiles;
 
 /// How to decode: flags over the configuration of the first of the models that translate together.
-pub fn translate_options(
+pub(crate) fn translate_options(
     args: &DecodeArgs,
     n_best: Option<usize>,
     (first, others): (&ModelFiles, &[ModelFiles]),
@@ -138,7 +138,7 @@ fn check(options: &TranslateOptions, args: &DecodeArgs, positions: usize) -> Res
 }
 
 /// A translator of one or more models, the first of which is `first`, with a weight for each if there are any.
-pub fn translator(
+pub(crate) fn translator(
     first: &ModelFiles,
     others: &[ModelFiles],
     weights: &[f64],
@@ -166,7 +166,7 @@ fn same_target(first: &ModelFiles, other: &ModelFiles) -> Result<()> {
 }
 
 /// A translator for the flags: with a shortlist if one is given.
-pub fn translator_with_flags(
+pub(crate) fn translator_with_flags(
     first: &ModelFiles,
     others: &[ModelFiles],
     weights: &[f64],

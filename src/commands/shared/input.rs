@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const STDIN_BUFFER: usize = 1 << 18;
 
 /// Where lines come from, and how far they have been read.
-pub struct Lines {
+pub(crate) struct Lines {
     source: Source,
     /// The name of the input, as a user would state it.
     name: PathBuf,
@@ -55,7 +55,7 @@ enum Source {
 impl Lines {
     /// The arguments, each a line; if there are none, the file; if there is none either, stdin. There are prompts if stdin is
     /// a terminal, and the user would see them. Each line gets the tag, if there is one.
-    pub fn open(arguments: &[OsString], input: Option<&Path>, tag: Option<&str>) -> Result<Self> {
+    pub(crate) fn open(arguments: &[OsString], input: Option<&Path>, tag: Option<&str>) -> Result<Self> {
         let named = input.filter(|path| *path != Path::new("-"));
         arguments.iter().for_each(|text| warn_of_path(text));
         let (source, name) = match named {
@@ -70,14 +70,14 @@ impl Lines {
     }
 
     /// Its lines are JSON, which nobody need be warned of.
-    pub fn expect_json(&mut self) {
+    pub(crate) fn expect_json(&mut self) {
         if let Source::File(input) | Source::Stdin { input, .. } = &mut self.source {
             input.is_json_expected = true;
         }
     }
 
     /// The path of the file, or `-` for stdin; the output must be another one. `None` for arguments.
-    pub fn path(&self) -> Option<&Path> {
+    pub(crate) fn path(&self) -> Option<&Path> {
         match self.source {
             Source::Arguments { .. } => None,
             Source::File(_) => Some(&self.name),
@@ -86,12 +86,12 @@ impl Lines {
     }
 
     /// The name of the input, as a user would state it.
-    pub fn name(&self) -> &Path {
+    pub(crate) fn name(&self) -> &Path {
         &self.name
     }
 
     /// How many lines there are, if that is known beforehand.
-    pub fn count(&self) -> Option<usize> {
+    pub(crate) fn count(&self) -> Option<usize> {
         match &self.source {
             Source::Arguments { lines, .. } => Some(lines.len()),
             Source::File(_) => lines::count(&self.name),
@@ -100,12 +100,12 @@ impl Lines {
     }
 
     /// Whether each line is typed after a prompt.
-    pub fn is_interactive(&self) -> bool {
+    pub(crate) fn is_interactive(&self) -> bool {
         matches!(self.source, Source::Stdin { interactive: true, .. })
     }
 
     /// The next lines; none at the end. After a prompt, only one.
-    pub fn next(&mut self) -> Result<Vec<String>> {
+    pub(crate) fn next(&mut self) -> Result<Vec<String>> {
         let lines = match &mut self.source {
             Source::Arguments { lines, .. } => std::mem::take(lines),
             Source::Stdin { input, interactive: true, .. } => {
@@ -129,12 +129,12 @@ impl Lines {
     }
 
     /// The number of the first line of the last window, from 1.
-    pub fn first(&self) -> usize {
+    pub(crate) fn first(&self) -> usize {
         self.before + 1
     }
 
     /// Warnings about the input, as far as it has been read.
-    pub fn warnings(&self) -> Vec<String> {
+    pub(crate) fn warnings(&self) -> Vec<String> {
         match &self.source {
             Source::Arguments { oddities, .. } => oddities.warnings(self.before + self.window, "the arguments"),
             Source::File(input) | Source::Stdin { input, .. } => input.warnings(),
@@ -175,7 +175,7 @@ fn warn_of_path(text: &OsStr) {
 }
 
 /// Lines that each begin with the tag, if there is one.
-pub fn with_tag(tag: Option<&str>, lines: Vec<String>) -> Vec<String> {
+pub(crate) fn with_tag(tag: Option<&str>, lines: Vec<String>) -> Vec<String> {
     match tag {
         Some(_) => lines.iter().map(|line| tagged(tag, line).into_owned()).collect(),
         None => lines,
@@ -183,12 +183,12 @@ pub fn with_tag(tag: Option<&str>, lines: Vec<String>) -> Vec<String> {
 }
 
 /// A file as messages name it: `-` is stdin.
-pub fn shown_name(path: &Path) -> &Path {
+pub(crate) fn shown_name(path: &Path) -> &Path {
     if path == Path::new("-") { Path::new("stdin") } else { path }
 }
 
 /// The text of a flag. Bytes that are not UTF-8 become U+FFFD, with a warning.
-pub fn text_of(flag: &str, value: &OsStr) -> String {
+pub(crate) fn text_of(flag: &str, value: &OsStr) -> String {
     if value.to_str().is_none() {
         warning(format_args!("bytes that are not UTF-8 were read as U+FFFD, in {flag}"));
     }
@@ -237,7 +237,7 @@ impl Oddities {
 
 /// Lines of a file or of stdin, plain or compressed, split on `\n` only; a byte order mark at the start is dropped. Bytes
 /// that are not UTF-8 become U+FFFD, and are counted.
-pub struct Input {
+pub(crate) struct Input {
     reader: Reader,
     name: String,
     /// Whether it is known if the input is compressed, which shows at its beginning.
@@ -307,7 +307,7 @@ impl Reader {
 
 impl Input {
     /// Standard input, or a file.
-    pub fn open(path: Option<&Path>) -> Result<Self> {
+    pub(crate) fn open(path: Option<&Path>) -> Result<Self> {
         let (reader, name) = match path {
             Some(path) if path != Path::new("-") => (Reader::File(packing::open(path)?), path.display().to_string()),
             _ => (Reader::Stdin(Reader::stdin(Vec::new())), "stdin".to_owned()),
@@ -318,7 +318,7 @@ impl Input {
 
     /// The next lines, at most `most` and a few megabytes; empty at the end. From stdin, only those that have already arrived,
     /// but at least one: a program that writes a line and waits for its translation gets it.
-    pub fn lines(&mut self, most: usize) -> Result<Vec<String>> {
+    pub(crate) fn lines(&mut self, most: usize) -> Result<Vec<String>> {
         const MOST_BYTES: usize = 4 << 20;
         self.start()?;
         let mut lines = Vec::new();
@@ -374,7 +374,7 @@ impl Input {
     }
 
     /// Whether the next line may have to be waited for: more of stdin has not arrived.
-    pub fn may_wait(&self) -> bool {
+    pub(crate) fn may_wait(&self) -> bool {
         self.reader.may_wait()
     }
 
@@ -399,7 +399,7 @@ impl Input {
     }
 
     /// Warnings about lines that may be something else than was meant, as far as they have been read.
-    pub fn warnings(&self) -> Vec<String> {
+    pub(crate) fn warnings(&self) -> Vec<String> {
         let document =
             self.document.iter().map(|what| format!("{}: {what}; each of its lines was taken as text", self.name));
         document.chain(self.oddities.warnings(self.count, &self.name)).collect()

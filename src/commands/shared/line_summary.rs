@@ -2,7 +2,7 @@
 
 /// Some of the lines of an input, or of their translations.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct LineSummary {
+pub(crate) struct LineSummary {
     /// The first of them, from 1; 0 if there are none.
     first: usize,
     count: usize,
@@ -10,7 +10,7 @@ pub struct LineSummary {
 
 impl LineSummary {
     /// Adds one. Lines come in order.
-    pub fn add(&mut self, line: usize) {
+    pub(crate) fn add(&mut self, line: usize) {
         if self.count == 0 {
             self.first = line;
         }
@@ -19,7 +19,7 @@ impl LineSummary {
 
     /// The subject of a warning and its verb, out of `all` lines: "the line is", "1 of 9 lines (line 4) is", "2 of 9 lines (the
     /// first is line 4) are". `None` without any.
-    pub fn subject(self, all: usize, noun: &str, [singular, plural]: [&str; 2]) -> Option<String> {
+    pub(crate) fn subject(self, all: usize, noun: &str, [singular, plural]: [&str; 2]) -> Option<String> {
         let Self { first, count } = self;
         match (count, all) {
             (0, _) => None,
@@ -30,7 +30,7 @@ impl LineSummary {
     }
 
     /// Where they are: "line 4 of stdin", "2 of 9 lines (the first is line 4 of stdin)". `None` without any.
-    pub fn place(self, all: usize, file: &str) -> Option<String> {
+    pub(crate) fn place(self, all: usize, file: &str) -> Option<String> {
         let Self { first, count } = self;
         match count {
             0 => None,

@@ -13,18 +13,18 @@
 //! | [`suspicious`], [`tags`], [`line_summary`] | warnings about lines of the input and their translations |
 //! | [`signals`] | those that stop training, and those that end a command |
 
-pub mod answered;
-pub mod arguments;
-pub mod attention;
-pub mod decimals;
-pub mod decoding;
-pub mod input;
-pub mod line_summary;
-pub mod model;
-pub mod output;
-pub mod pairs;
-pub mod requests;
-pub mod reserved;
-pub mod signals;
-pub mod suspicious;
-pub mod tags;
+pub(super) mod answered;
+pub(super) mod arguments;
+pub(super) mod attention;
+pub(super) mod decimals;
+pub(super) mod decoding;
+pub(super) mod input;
+pub(super) mod line_summary;
+pub(super) mod model;
+pub(super) mod output;
+pub(super) mod pairs;
+pub(super) mod requests;
+pub(super) mod reserved;
+pub(super) mod signals;
+pub(super) mod suspicious;
+pub(super) mod tags;

@@ -8,12 +8,12 @@ use crate::error::{Error, Result};
 use crate::model_dir::{self, ModelFiles, ModelRequest};
 
 /// Finds the model that the flags name.
-pub fn load(args: &ModelArgs, common: &Common) -> Result<ModelFiles> {
+pub(crate) fn load(args: &ModelArgs, common: &Common) -> Result<ModelFiles> {
     load_from(args.model.as_deref(), args.checkpoint.as_deref(), common)
 }
 
 /// Finds the model in a directory, or the default one if none is named.
-pub fn load_from(model: Option<&Path>, checkpoint: Option<&str>, common: &Common) -> Result<ModelFiles> {
+pub(crate) fn load_from(model: Option<&Path>, checkpoint: Option<&str>, common: &Common) -> Result<ModelFiles> {
     let request = ModelRequest {
         model: model.map(Path::to_path_buf),
         checkpoint: checkpoint.map(str::to_owned),
@@ -25,7 +25,7 @@ pub fn load_from(model: Option<&Path>, checkpoint: Option<&str>, common: &Common
 }
 
 /// Finds the models that the flags name, at least one.
-pub fn load_all(args: &ModelsArgs, common: &Common) -> Result<(ModelFiles, Vec<ModelFiles>)> {
+pub(crate) fn load_all(args: &ModelsArgs, common: &Common) -> Result<(ModelFiles, Vec<ModelFiles>)> {
     check_weights(&args.weights, args.model.len())?;
     let load = |model: Option<&Path>| load_from(model, args.checkpoint.as_deref(), common);
     let first = load(args.model.first().map(PathBuf::as_path))?;
@@ -34,7 +34,7 @@ pub fn load_all(args: &ModelsArgs, common: &Common) -> Result<(ModelFiles, Vec<M
 }
 
 /// Refuses `--weights` that are not one positive number for each of several models.
-pub fn check_weights(weights: &[f64], models: usize) -> Result<()> {
+pub(crate) fn check_weights(weights: &[f64], models: usize) -> Result<()> {
     if weights.is_empty() {
         return Ok(());
     }

@@ -14,7 +14,7 @@ use crate::escape::{harmless, harmless_json, in_one_line};
 use crate::file::{self, Folder, Staged};
 
 /// Where results go. If the reader of standard output goes away (`mt … | head`), that is not an error: further output is dropped.
-pub struct Output {
+pub(crate) struct Output {
     writer: BufWriter<Box<dyn Write>>,
     name: String,
     is_stdout: bool,
@@ -30,7 +30,7 @@ pub struct Output {
 
 impl Output {
     /// Standard output, or a file.
-    pub fn open(path: Option<&Path>) -> Result<Self> {
+    pub(crate) fn open(path: Option<&Path>) -> Result<Self> {
         match path {
             Some(path) if path != Path::new("-") && !is_stdout(path) => {
                 refuse_packing(path)?;
@@ -56,39 +56,39 @@ impl Output {
     }
 
     /// Whether the reader has gone away.
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed
     }
 
     /// A piece of text as it is; on a terminal without what would command it.
-    pub fn text(&mut self, text: &str) -> Result<()> {
+    pub(crate) fn text(&mut self, text: &str) -> Result<()> {
         if self.is_terminal { self.write(harmless(text).as_bytes()) } else { self.write(text.as_bytes()) }
     }
 
     /// Bytes as they are; a terminal is shown them as text.
-    pub fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
         if self.is_terminal { self.text(&String::from_utf8_lossy(bytes)) } else { self.write(bytes) }
     }
 
     /// One line as it is; on a terminal without what would command it.
-    pub fn line(&mut self, text: &str) -> Result<()> {
+    pub(crate) fn line(&mut self, text: &str) -> Result<()> {
         self.text(text)?;
         self.write(b"\n")
     }
 
     /// The line of a path as it is; on a terminal without what would command it, or forge another line.
-    pub fn path(&mut self, path: &Path) -> Result<()> {
+    pub(crate) fn path(&mut self, path: &Path) -> Result<()> {
         let text = path.display().to_string();
         if self.is_terminal { self.line(&in_one_line(&text)) } else { self.line(&text) }
     }
 
     /// Lines that describe something, of which others may have chosen the names: never with what would command a terminal.
-    pub fn description(&mut self, text: &str) -> Result<()> {
+    pub(crate) fn description(&mut self, text: &str) -> Result<()> {
         self.line(&harmless(text))
     }
 
     /// One line of JSON, never with what would command a terminal.
-    pub fn json(&mut self, value: &Value) -> Result<()> {
+    pub(crate) fn json(&mut self, value: &Value) -> Result<()> {
         self.line(&harmless_json(&value.to_string()))
     }
 
@@ -99,7 +99,7 @@ impl Output {
     }
 
     /// Hands everything to the system.
-    pub fn flush(&mut self) -> Result<()> {
+    pub(crate) fn flush(&mut self) -> Result<()> {
         let result = self.writer.flush();
         self.check(result)?;
         self.flushed = self.written;
@@ -108,7 +108,7 @@ impl Output {
 
     /// Takes back what was written since the last flush, if this is a regular file. Returns whether it was taken back; then nothing
     /// more is written.
-    pub fn cut_back(&mut self) -> bool {
+    pub(crate) fn cut_back(&mut self) -> bool {
         let Some(file) = &self.file else { return false };
         // What is still in memory is not to be written behind the end.
         drop(std::mem::replace(&mut self.writer, BufWriter::new(Box::new(io::sink()))).into_parts());
@@ -144,14 +144,14 @@ fn is_stdout(path: &Path) -> bool {
 }
 
 /// Lines on standard output that describe something.
-pub fn print(text: impl Display) -> Result<()> {
+pub(crate) fn print(text: impl Display) -> Result<()> {
     let mut output = Output::open(None)?;
     output.description(&text.to_string())?;
     output.flush()
 }
 
 /// A line of JSON on standard output.
-pub fn print_json(value: &Value) -> Result<()> {
+pub(crate) fn print_json(value: &Value) -> Result<()> {
     let mut output = Output::open(None)?;
     output.json(value)?;
     output.flush()
@@ -159,7 +159,7 @@ pub fn print_json(value: &Value) -> Result<()> {
 
 /// A file that is replaced when it is complete: until then, and after an error, an existing one stays. Anything but a
 /// regular file, such as a pipe or a device, is written directly.
-pub struct Replacement {
+pub(crate) struct Replacement {
     output: Output,
     /// The file that is to be renamed, and its final name.
     staged: Option<(Staged, PathBuf)>,
@@ -167,7 +167,7 @@ pub struct Replacement {
 
 impl Replacement {
     /// A replacement of a file; `-` is standard output.
-    pub fn open(path: &Path) -> Result<Self> {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
         let is_stream = path == Path::new("-") || is_stdout(path);
         let is_special = is_stream || std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
         if is_special || path.file_name().is_none() {
@@ -183,12 +183,12 @@ impl Replacement {
     }
 
     /// What is written into.
-    pub fn output(&mut self) -> &mut Output {
+    pub(crate) fn output(&mut self) -> &mut Output {
         &mut self.output
     }
 
     /// Syncs the file to disk and renames it.
-    pub fn finish(mut self) -> Result<()> {
+    pub(crate) fn finish(mut self) -> Result<()> {
         self.output.flush()?;
         let Some((staged, target)) = self.staged else { return Ok(()) };
         let renamed = staged.file().sync_all().and_then(|()| staged.place());
@@ -197,7 +197,7 @@ impl Replacement {
 }
 
 /// Where an output that the user named goes: if that is a link, to what it leads to, which need not exist yet.
-pub fn destination(path: &Path) -> PathBuf {
+pub(crate) fn destination(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| match std::fs::read_link(path) {
         Ok(to) => file::folder_of(path).join(to),
         Err(_) => path.to_path_buf(),
@@ -208,7 +208,7 @@ pub fn destination(path: &Path) -> PathBuf {
 ///
 /// # Errors
 /// It is a directory, or the name of a compressed file; or nothing can be written beside it.
-pub fn refuse_unwritable(path: &Path) -> Result<()> {
+pub(crate) fn refuse_unwritable(path: &Path) -> Result<()> {
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => Err(Error::io("write", path, io::ErrorKind::IsADirectory.into())),
         // Opening a pipe waits for its other end.
@@ -219,7 +219,7 @@ pub fn refuse_unwritable(path: &Path) -> Result<()> {
 }
 
 /// Whether two outputs would be the same file; no path or `-` is standard output.
-pub fn is_same_place(a: Option<&Path>, b: Option<&Path>) -> bool {
+pub(crate) fn is_same_place(a: Option<&Path>, b: Option<&Path>) -> bool {
     let handle = |path: Option<&Path>| match path.filter(|path| *path != Path::new("-")) {
         Some(path) => regular_file(path),
         None => Handle::stdout().ok(),
@@ -260,7 +260,7 @@ fn regular_file(path: &Path) -> Option<Handle> {
 
 /// Refuses an output that is also read: opening it would empty it, and a file to whose end the shell appends (`>>`) would
 /// never end. No `output`, or `-`, is stdout; `-` among `inputs` is stdin. Refuses one among the files of any run or model, too.
-pub fn refuse_inputs<'a>(output: Option<&Path>, inputs: impl IntoIterator<Item = &'a Path>) -> Result<()> {
+pub(crate) fn refuse_inputs<'a>(output: Option<&Path>, inputs: impl IntoIterator<Item = &'a Path>) -> Result<()> {
     let output = output.filter(|path| *path != Path::new("-"));
     output.map_or(Ok(()), reserved::refuse)?;
     let Some(handle) = output.map_or_else(|| Handle::stdout().ok(), regular_file) else { return Ok(()) };

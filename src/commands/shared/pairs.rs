@@ -7,7 +7,7 @@ use super::line_summary::LineSummary;
 use crate::error::{Error, Result};
 
 /// A source and a translation of it.
-pub struct Pair {
+pub(crate) struct Pair {
     pub source: String,
     pub target: String,
     /// Their lines in the two files, from 1.
@@ -17,7 +17,7 @@ pub struct Pair {
 }
 
 /// A line of an n-best list, `NUMBER ||| TEXT ||| …`, but for its text.
-pub struct Entry {
+pub(crate) struct Entry {
     /// The number of its source, from 0.
     pub number: usize,
     /// The other fields.
@@ -47,7 +47,7 @@ impl Entry {
 
     /// The line with this text, and one more feature: at the end of its features, which are the first field with a name such as
     /// `LogProb=` or, without any, the one after the text if that is empty; or as a field of its own.
-    pub fn with(&self, text: &str, name: &str, value: &str) -> String {
+    pub(crate) fn with(&self, text: &str, name: &str, value: &str) -> String {
         let mut fields = self.fields.clone();
         let is_free = |fields: &[String]| fields.first().is_some_and(String::is_empty);
         let features = fields.iter().position(|field| has_names(field)).or(is_free(&fields).then_some(0));
@@ -82,7 +82,7 @@ fn words_of_text(fields: &[String]) -> Option<usize> {
 
 /// What the targets are.
 #[derive(Clone, Copy)]
-pub enum Targets<'a> {
+pub(crate) enum Targets<'a> {
     /// Lines, each the translation of the source line of the same number.
     Lines,
     /// N-best lists, which get a feature of this name, if it is written.
@@ -90,7 +90,7 @@ pub enum Targets<'a> {
 }
 
 /// The pairs of two files.
-pub struct Pairs<'a> {
+pub(crate) struct Pairs<'a> {
     pub paths: [&'a PathBuf; 2],
     pub inputs: [Input; 2],
     targets: Targets<'a>,
@@ -103,26 +103,26 @@ pub struct Pairs<'a> {
 }
 
 /// Pairs that belong together, and what is wrong with the one after them, if that is why they end.
-pub type Window = (Vec<Pair>, Option<Error>);
+pub(crate) type Window = (Vec<Pair>, Option<Error>);
 
 impl<'a> Pairs<'a> {
     /// Opens the files of sources and of targets.
     ///
     /// # Errors
     /// One cannot be opened.
-    pub fn open(paths: [&'a PathBuf; 2], targets: Targets<'a>) -> Result<Self> {
+    pub(crate) fn open(paths: [&'a PathBuf; 2], targets: Targets<'a>) -> Result<Self> {
         let open = |path: &Path| Input::open(Some(path));
         let inputs = [open(paths[0])?, open(paths[1])?];
         Ok(Self { paths, inputs, targets, separated: LineSummary::default(), lines: [0; 2], source: String::new() })
     }
 
     /// Whether no target has been read.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.lines[1] == 0
     }
 
     /// Warnings about the files, as far as they have been read.
-    pub fn warnings(&self) -> Vec<String> {
+    pub(crate) fn warnings(&self) -> Vec<String> {
         let of_list = self.separated.place(self.lines[1], &shown_name(self.paths[1]).to_string_lossy());
         let of_list = of_list.map(|place| {
             format!("there is a ||| before the features in {place}: all before them was taken as the text")
@@ -134,7 +134,7 @@ impl<'a> Pairs<'a> {
     ///
     /// # Errors
     /// The very next pair cannot be read.
-    pub fn read(&mut self) -> Result<Window> {
+    pub(crate) fn read(&mut self) -> Result<Window> {
         /// Pairs processed together: enough to batch by length, few enough to bound memory.
         const WINDOW: usize = 2000;
         let mut pairs = Vec::new();

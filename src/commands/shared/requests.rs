@@ -33,7 +33,7 @@ enum Demanded<'a> {
 
 /// Lines to translate together.
 #[derive(Default)]
-pub struct Window {
+pub(crate) struct Window {
     /// As the model is given them.
     pub lines: Vec<String>,
     /// What is demanded of each; empty if nothing is.
@@ -43,7 +43,7 @@ pub struct Window {
 }
 
 /// The input of `mt translate`.
-pub struct Requests<'a> {
+pub(crate) struct Requests<'a> {
     lines: Lines,
     demanded: Demanded<'a>,
     /// What is put in front of the texts of JSON lines; [`Lines`] does so with others.
@@ -55,7 +55,7 @@ impl<'a> Requests<'a> {
     ///
     /// # Errors
     /// A file cannot be opened, or two would be stdin.
-    pub fn open(args: &'a TranslateArgs) -> Result<Self> {
+    pub(crate) fn open(args: &'a TranslateArgs) -> Result<Self> {
         let is_stdin = |path: &Path| path == Path::new("-");
         let reads_stdin = args.text.is_empty() && args.input.as_deref().is_none_or(is_stdin);
         let demanded = match &args.prefix_file {
@@ -80,12 +80,12 @@ impl<'a> Requests<'a> {
     }
 
     /// The lines that are read.
-    pub fn lines(&self) -> &Lines {
+    pub(crate) fn lines(&self) -> &Lines {
         &self.lines
     }
 
     /// The files that are read, which no output may replace; `-` is stdin.
-    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
         let prefixes = match &self.demanded {
             Demanded::PrefixFile(_, path) => Some(*path),
             Demanded::Flag(_) | Demanded::Json => None,
@@ -97,14 +97,14 @@ impl<'a> Requests<'a> {
     ///
     /// # Errors
     /// It cannot; exit code 2.
-    pub fn check(&self, translator: &Translator, options: &TranslateOptions) -> Result<()> {
+    pub(crate) fn check(&self, translator: &Translator, options: &TranslateOptions) -> Result<()> {
         let Demanded::Flag(constraints) = &self.demanded else { return Ok(()) };
         let fault = translator.fault("a line", constraints, options);
         fault.map_or(Ok(()), |Fault { what, help }| Err(Error::usage(format!("--prefix: {what}")).help(help)))
     }
 
     /// Warnings about the input, as far as it has been read.
-    pub fn warnings(&self) -> Vec<String> {
+    pub(crate) fn warnings(&self) -> Vec<String> {
         let prefixes = match &self.demanded {
             Demanded::PrefixFile(input, _) => input.warnings(),
             Demanded::Flag(_) | Demanded::Json => Vec::new(),
@@ -116,7 +116,7 @@ impl<'a> Requests<'a> {
     ///
     /// # Errors
     /// Nothing more can be read.
-    pub fn next(&mut self, translator: &Translator, options: &TranslateOptions) -> Result<Window> {
+    pub(crate) fn next(&mut self, translator: &Translator, options: &TranslateOptions) -> Result<Window> {
         let lines = self.lines.next()?;
         let first = self.lines.first();
         let name = self.lines.name();

@@ -11,7 +11,7 @@ use crate::model_dir::names::is_own;
 use crate::train::log::LOG_FILE;
 
 /// Refuses an output, file or directory, in the place of what a run or model has or will have.
-pub fn refuse(output: &Path) -> Result<()> {
+pub(crate) fn refuse(output: &Path) -> Result<()> {
     let whole = whole(&destination(output));
     if !whole.ancestors().any(|path| checkpoint::run_and_step(path).is_some() || is_of_ours(path)) {
         return Ok(());
@@ -22,13 +22,13 @@ pub fn refuse(output: &Path) -> Result<()> {
 }
 
 /// As [`refuse`], of a directory that is to be made; refuses one that exists, too.
-pub fn refuse_taken(directory: &Path) -> Result<()> {
+pub(crate) fn refuse_taken(directory: &Path) -> Result<()> {
     checkpoint::refuse_existing(directory)?;
     refuse(directory)
 }
 
 /// The path without links, as far as it exists.
-pub fn whole(path: &Path) -> PathBuf {
+pub(crate) fn whole(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let known = path.ancestors().find_map(|there| Some((there, std::fs::canonicalize(there).ok()?)));
     known.map_or(path.clone(), |(there, whole)| match path.strip_prefix(there) {

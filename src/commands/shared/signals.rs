@@ -25,7 +25,7 @@ static ARRIVED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// Makes signals end the first process of a container, which they do not do by default.
-pub fn end_the_first_process() {
+pub(crate) fn end_the_first_process() {
     if std::process::id() != 1 {
         return;
     }
@@ -38,7 +38,7 @@ pub fn end_the_first_process() {
 
 /// Listens for SIGINT, SIGTERM, SIGHUP, and for SIGUSR1 and SIGXCPU, which batch systems and limits send some time before the end.
 /// The first signal asks for a clean stop, a later one ends the process at once.
-pub struct Signals {
+pub(crate) struct Signals {
     /// The first signal; 0 before it.
     first: Arc<AtomicI32>,
     /// Whether the first signal ends the process at once too.
@@ -48,7 +48,7 @@ pub struct Signals {
 impl Signals {
     /// Starts listening; says `first` at the first signal and `second` at one that ends the process. A SIGHUP that is ignored, as
     /// under `nohup`, stays so; a SIGINT that is ignored, as in the background of a script, does not: whoever sends it means it.
-    pub fn register([first_says, second_says]: [&'static str; 2]) -> Result<Self> {
+    pub(crate) fn register([first_says, second_says]: [&'static str; 2]) -> Result<Self> {
         let failed = |error: std::io::Error| Error::failure(format!("cannot listen for signals: {error}"));
         if let Some(ends) = ENDS.get() {
             ends.store(false, Ordering::Relaxed);
@@ -111,7 +111,7 @@ impl Stop for Signals {
 /// A signal that is ignored, as SIGINT is in the background of a script, stays so.
 ///
 /// The command may be over at the same time, as when Ctrl-C also ends who writes its input: see [`await_the_end`].
-pub fn at_the_end(tell: impl FnOnce(bool) + Send + 'static) -> Result<()> {
+pub(crate) fn at_the_end(tell: impl FnOnce(bool) + Send + 'static) -> Result<()> {
     let failed = |error: std::io::Error| Error::failure(format!("cannot listen for signals: {error}"));
     let wanted: Vec<i32> =
         [SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGXCPU].into_iter().filter(|signal| !is_ignored(*signal)).collect();
@@ -140,7 +140,7 @@ fn start(listen: impl FnOnce() + Send + 'static) -> Result<()> {
 
 /// If a signal has arrived that [`at_the_end`] tells of, waits until that ends the process. To be called when a command is over,
 /// before anything is said of how it went.
-pub fn await_the_end() {
+pub(crate) fn await_the_end() {
     let since = Instant::now();
     while ARRIVED.get().is_some_and(|arrived| arrived.load(Ordering::Relaxed)) && since.elapsed() < LAST_WORDS {
         std::thread::sleep(Duration::from_millis(10));
@@ -149,7 +149,7 @@ pub fn await_the_end() {
 
 /// Ends the process as this signal asks, at once. On a terminal, Ctrl-C ends it by the signal itself: a shell then also ends
 /// the loop that it is part of, which it would go on with after an exit code. Elsewhere, whoever waits for the process gets the code.
-pub fn end_by(signal: i32) -> ! {
+pub(crate) fn end_by(signal: i32) -> ! {
     if signal == SIGINT && is_on_a_terminal() {
         let _ = signal_hook::low_level::emulate_default_handler(signal);
     }

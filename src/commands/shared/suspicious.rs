@@ -12,7 +12,7 @@ const MANY_UNLISTED: usize = 25;
 const ENOUGH: usize = 50;
 
 /// A warning about the unknown tokens among all of a side, if they are many.
-pub fn of_unknown(side: &str, unknown: usize, all: usize) -> Option<String> {
+pub(crate) fn of_unknown(side: &str, unknown: usize, all: usize) -> Option<String> {
     let share = 100 * unknown / all.max(1);
     (share >= MANY_UNKNOWN).then(|| {
         format!("{share} % of the {side} tokens are unknown to the model: it may have been trained on text that was split in another way")
@@ -21,7 +21,7 @@ pub fn of_unknown(side: &str, unknown: usize, all: usize) -> Option<String> {
 
 /// The lines that a reader of the translations should look at.
 #[derive(Default)]
-pub struct SuspiciousLines {
+pub(crate) struct SuspiciousLines {
     lines: usize,
     sources: LineSummary,
     split: LineSummary,
@@ -45,7 +45,7 @@ pub struct SuspiciousLines {
 
 impl SuspiciousLines {
     /// For what this translates.
-    pub fn new(translator: &Translator) -> Self {
+    pub(crate) fn new(translator: &Translator) -> Self {
         Self {
             unk_id: translator.source().unk_id(),
             listed: translator.shortlist().map(Shortlist::listed),
@@ -55,12 +55,12 @@ impl SuspiciousLines {
     }
 
     /// How many lines have been counted.
-    pub fn lines(&self) -> usize {
+    pub(crate) fn lines(&self) -> usize {
         self.lines
     }
 
     /// Takes note of the translation of the next line.
-    pub fn count(&mut self, translation: &Translation) {
+    pub(crate) fn count(&mut self, translation: &Translation) {
         self.lines += 1;
         let line = self.lines;
         if translation.source_cut {
@@ -92,12 +92,12 @@ impl SuspiciousLines {
     }
 
     /// Takes note that the line counted last was longer than those the model was trained on, and yet translated in one part.
-    pub fn count_whole(&mut self) {
+    pub(crate) fn count_whole(&mut self) {
         self.whole.add(self.lines);
     }
 
     /// Warnings about them.
-    pub fn warnings(&self) -> Vec<String> {
+    pub(crate) fn warnings(&self) -> Vec<String> {
         let lines = |some: LineSummary| some.subject(self.lines, "line", ["is", "are"]);
         let translations = |some: LineSummary, verbs| some.subject(self.lines, "translation", verbs);
         [

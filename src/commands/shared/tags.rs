@@ -8,14 +8,14 @@ use crate::data::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
 
 /// Whether a model without tags would read a `--tag` as text, word by word.
-pub fn is_read_as_text(tag: &str, tokenizer: &Tokenizer) -> bool {
+pub(crate) fn is_read_as_text(tag: &str, tokenizer: &Tokenizer) -> bool {
     let is_piece = |word: &str| tokenizer.pieces(word).iter().any(|piece| piece == word);
     // A piece that another program was told of is a tag, too.
     tokenizer.language_tags().is_empty() && unknown_word(tag, tokenizer).is_some_and(|word| !is_piece(word))
 }
 
 /// Refuses a `--tag` that the model does not know. A model without tags reads it as text, word by word, of which this warns.
-pub fn check_flag(tag: Option<&str>, tokenizer: &Tokenizer) -> Result<()> {
+pub(crate) fn check_flag(tag: Option<&str>, tokenizer: &Tokenizer) -> Result<()> {
     let Some(word) = tag.and_then(|tag| unknown_word(tag, tokenizer)) else { return Ok(()) };
     let known = tokenizer.language_tags();
     if known.is_empty() {
@@ -31,7 +31,7 @@ pub fn check_flag(tag: Option<&str>, tokenizer: &Tokenizer) -> Result<()> {
 }
 
 /// Lines without a tag, with one that the model does not know, or with one of their own behind that of `--tag`.
-pub struct Tags<'t> {
+pub(crate) struct Tags<'t> {
     tokenizer: &'t Tokenizer,
     /// What `--tag` has put in front of each line, with the space behind it; empty without it.
     added: String,
@@ -48,7 +48,7 @@ pub struct Tags<'t> {
 
 impl<'t> Tags<'t> {
     /// For lines read by this tokenizer, with this `--tag` in front.
-    pub fn new(tokenizer: &'t Tokenizer, tag: Option<&str>) -> Self {
+    pub(crate) fn new(tokenizer: &'t Tokenizer, tag: Option<&str>) -> Self {
         Self {
             tokenizer,
             added: tag.map_or_else(String::new, |tag| tagged(Some(tag), ".").trim_end_matches('.').to_owned()),
@@ -63,7 +63,7 @@ impl<'t> Tags<'t> {
     }
 
     /// Takes note of the next line.
-    pub fn count(&mut self, line: &str) {
+    pub(crate) fn count(&mut self, line: &str) {
         self.lines += 1;
         if self.known.is_empty() || line.trim().is_empty() {
             return;
@@ -92,7 +92,7 @@ impl<'t> Tags<'t> {
     }
 
     /// Warnings about them.
-    pub fn warnings(&self) -> Vec<String> {
+    pub(crate) fn warnings(&self) -> Vec<String> {
         let (lines, known) = (self.lines, listed(&self.known));
         let second = self.second.subject(lines, "line", ["begins", "begin"]).map(|begin| {
             let (tag, added) = (&self.second_tag, self.added.trim_end());

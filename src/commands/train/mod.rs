@@ -29,7 +29,7 @@ const ON_SIGNALS: [&str; 2] = [
 ];
 
 /// Trains a model.
-pub fn run(args: &TrainArgs, common: &Common) -> Result<()> {
+pub(super) fn run(args: &TrainArgs, common: &Common) -> Result<()> {
     let of_system = |error: Error| match (error.is_of_disk() || error.is_of_open_files()) && !args.dry_run {
         true => error.more_help("training goes on with --resume"),
         false => error,

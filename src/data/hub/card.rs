@@ -7,11 +7,11 @@ use crate::foreign::guarded;
 use crate::limits;
 
 /// The page of a data set.
-pub const FILE: &str = "README.md";
+pub(super) const FILE: &str = "README.md";
 
 /// One configuration, as the header states it.
 #[derive(Debug, Default, PartialEq)]
-pub struct CardConfig {
+pub(super) struct CardConfig {
     /// Its name.
     pub name: String,
     /// Whether it is used if none is named.
@@ -23,7 +23,7 @@ pub struct CardConfig {
 }
 
 /// The configurations that the header of the page states; empty if it states none or cannot be read.
-pub fn configs(page: &str) -> Vec<CardConfig> {
+pub(super) fn configs(page: &str) -> Vec<CardConfig> {
     let Some(text) = block(page) else { return Vec::new() };
     // Anchors are refused, so that a small header cannot expand into a huge one.
     if text.len() > limits::CARD_BYTES || text.contains('&') {

@@ -16,7 +16,7 @@ use crate::limits;
 
 /// What is looked for.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub(super) struct Wanted<'a> {
     /// The configuration, if one is named.
     pub config: Option<&'a str>,
     /// The split.
@@ -27,7 +27,7 @@ pub struct Wanted<'a> {
 
 /// How a file holds its rows, in order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Format {
+pub(super) enum Format {
     /// Apache Parquet.
     Parquet,
     /// JSON objects, on lines or in a list.
@@ -42,7 +42,7 @@ pub enum Format {
 
 /// The files of a split, in order.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Found {
+pub(super) struct Found {
     /// How they hold their rows.
     pub format: Format,
     /// The names; for text, source and target files alternate.
@@ -51,7 +51,7 @@ pub struct Found {
 
 /// Why nothing was found, and what there is instead.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Missing {
+pub(super) enum Missing {
     /// No configuration of that name, or none named although there are several.
     Config(Vec<String>),
     /// No split of that name.
@@ -75,7 +75,7 @@ fn names_of(split: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Finds the files of a split by the header of the data set's page.
-pub fn by_card(configs: &[CardConfig], files: &[String], wanted: Wanted) -> Result<Found, Missing> {
+pub(super) fn by_card(configs: &[CardConfig], files: &[String], wanted: Wanted) -> Result<Found, Missing> {
     let named = match wanted.config {
         Some(name) => configs.iter().find(|config| config.name == name),
         None => {
@@ -112,7 +112,7 @@ pub fn by_card(configs: &[CardConfig], files: &[String], wanted: Wanted) -> Resu
 }
 
 /// Finds the files of a split by their names.
-pub fn by_name(files: &[String], wanted: Wanted) -> Result<Found, Missing> {
+pub(super) fn by_name(files: &[String], wanted: Wanted) -> Result<Found, Missing> {
     let scopes: Vec<String> = match wanted.config {
         Some(config) => scopes_of(config).collect(),
         None => vec![String::new(), "data/".to_owned()],
@@ -368,7 +368,7 @@ fn numbered(file: &str) -> Option<[&str; 4]> {
 
 /// The first shard of `…-00000-of-00003` that is not there. What follows the count may differ from shard to shard: older data
 /// sets have a checksum there.
-pub fn missing_shard(files: &[String]) -> Option<String> {
+pub(super) fn missing_shard(files: &[String]) -> Option<String> {
     let [prefix, number, count, rest] = numbered(files.last()?)?;
     let (width, all) = (number.len(), count.parse::<usize>().ok()?);
     let of_these = files.iter().filter_map(|file| numbered(file)).filter(|name| name[0] == prefix && name[2] == count);

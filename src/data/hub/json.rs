@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::limits;
 
 /// The rows of a file of JSON objects.
-pub struct JsonRows {
+pub(super) struct JsonRows {
     layout: Layout,
     shard: Shard,
     /// The fields of source and target.
@@ -39,7 +39,7 @@ impl JsonRows {
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn open(shard: &Shard, columns: &Columns) -> Result<Self> {
+    pub(super) fn open(shard: &Shard, columns: &Columns) -> Result<Self> {
         let names = columns.names(shard)?;
         let is_lines = is_lines(shard)?;
         let layout = if is_lines { Layout::Lines(Lines::open(shard)?) } else { Layout::Values(Values::open(shard)?) };

@@ -42,7 +42,7 @@ impl Lines {
 }
 
 /// Two files, aligned line by line.
-pub struct TextRows {
+pub(super) struct TextRows {
     source: Lines,
     target: Lines,
 }
@@ -52,7 +52,7 @@ impl TextRows {
     ///
     /// # Errors
     /// One cannot be read.
-    pub fn open(source: &Shard, target: &Shard) -> Result<Self> {
+    pub(super) fn open(source: &Shard, target: &Shard) -> Result<Self> {
         Ok(Self { source: Lines::open(source)?, target: Lines::open(target)? })
     }
 }

@@ -22,7 +22,7 @@ const SAMPLE: usize = 100;
 const SEPARATORS: [char; 4] = ['\t', ',', ';', '|'];
 
 /// The rows of a table.
-pub struct TableRows {
+pub(super) struct TableRows {
     reader: RowReader,
     row: Row,
     /// Whether `row` is still to be given out: the first one of a file without names.
@@ -36,7 +36,7 @@ impl TableRows {
     ///
     /// # Errors
     /// It cannot be read, or has no such columns.
-    pub fn open(shard: &Shard, columns: &Columns, separator: char) -> Result<Self> {
+    pub(super) fn open(shard: &Shard, columns: &Columns, separator: char) -> Result<Self> {
         let dialect = Dialect::of(shard, columns, separator)?;
         let mut reader = RowReader { lines: Lines::open(shard)?, ahead: None, dialect, width: None };
         let mut row = Row::default();

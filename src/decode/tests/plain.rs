@@ -3,14 +3,19 @@
 use super::super::toy::{END, Language};
 use super::super::{Continuation, Ending, Hypothesis, LengthPenalty, SearchOptions, Sentence};
 
-pub fn hypothesis(tokens: &[u32], token_log_probs: &[f32], penalty: LengthPenalty, ending: Ending) -> Hypothesis {
+pub(super) fn hypothesis(
+    tokens: &[u32],
+    token_log_probs: &[f32],
+    penalty: LengthPenalty,
+    ending: Ending,
+) -> Hypothesis {
     let log_prob = token_log_probs.iter().map(|&step| f64::from(step)).sum();
     let score = penalty.score(log_prob, token_log_probs.len());
     Hypothesis { tokens: tokens.to_vec(), token_log_probs: token_log_probs.to_vec(), log_prob, score, ending }
 }
 
 /// What the tokens of a language write: some only a part of a character, in bytes.
-pub fn written(token: u32) -> Vec<u8> {
+pub(super) fn written(token: u32) -> Vec<u8> {
     match token {
         5 => vec![0xE4],
         6 => vec![0x80],
@@ -21,7 +26,7 @@ pub fn written(token: u32) -> Vec<u8> {
 }
 
 /// What they write where phrases are to be avoided.
-pub fn text(token: u32) -> &'static str {
+pub(super) fn text(token: u32) -> &'static str {
     match token {
         4 => " w4",
         5 => "x",
@@ -73,7 +78,7 @@ fn units(tokens: &[u32]) -> Vec<Vec<u32>> {
 }
 
 /// A sentence of a language, to be searched.
-pub struct Plain<'a> {
+pub(super) struct Plain<'a> {
     pub language: &'a Language,
     pub options: &'a SearchOptions,
     pub sentence: &'a Sentence,
@@ -82,14 +87,14 @@ pub struct Plain<'a> {
 }
 
 /// A phrase by its forms, in tokens.
-pub type Forms = Vec<Vec<u32>>;
+pub(super) type Forms = Vec<Vec<u32>>;
 
 /// Whether a word goes on from one token to the next.
 type Joins<'a> = &'a dyn Fn(u32, u32) -> bool;
 
 /// How many tokens of phrases are found: of a phrase that occurs as whole words, as many as its longest form has; of one that
 /// the tokens end with the beginning of, all but those that are still to come.
-pub fn tokens_found(phrases: &[Forms], tokens: &[u32], joins: Joins<'_>) -> usize {
+pub(super) fn tokens_found(phrases: &[Forms], tokens: &[u32], joins: Joins<'_>) -> usize {
     let longest = |forms: &Forms| forms.iter().map(Vec::len).max().unwrap();
     let may_begin = |start: usize| start == 0 || !joins(tokens[start - 1], tokens[start]);
     let may_end = |end: usize| end == tokens.len() || !joins(tokens[end - 1], tokens[end]);
@@ -119,7 +124,7 @@ pub fn tokens_found(phrases: &[Forms], tokens: &[u32], joins: Joins<'_>) -> usiz
 
 impl Plain<'_> {
     /// What may follow these tokens.
-    pub fn after(&self, tokens: &[u32]) -> Vec<Continuation> {
+    pub(super) fn after(&self, tokens: &[u32]) -> Vec<Continuation> {
         self.after_or(tokens, &|_| false)
     }
 
@@ -145,7 +150,7 @@ impl Plain<'_> {
     }
 
     /// The hypothesis of these tokens, with all its numbers computed from scratch.
-    pub fn made(&self, tokens: &[u32], ending: Ending) -> Hypothesis {
+    pub(super) fn made(&self, tokens: &[u32], ending: Ending) -> Hypothesis {
         let last = (ending == Ending::End).then_some(END);
         let all = tokens.iter().copied().chain(last).enumerate();
         let steps: Vec<f32> = all
@@ -158,7 +163,7 @@ impl Plain<'_> {
     }
 
     /// Beam search in groups, always run to the maximum length.
-    pub fn beam(&self, groups: usize, width: usize, penalty: f64) -> Vec<Hypothesis> {
+    pub(super) fn beam(&self, groups: usize, width: usize, penalty: f64) -> Vec<Hypothesis> {
         let mut live = vec![vec![(Vec::new(), 0.0)]; groups];
         let mut all = vec![Vec::new(); groups];
         let enough = match self.options.patience {
@@ -213,7 +218,7 @@ impl Plain<'_> {
     }
 
     /// Grid beam search, run to the maximum length but for patience.
-    pub fn grid(&self, phrases: &[Forms], width: usize, joins: Joins<'_>) -> Vec<Hypothesis> {
+    pub(super) fn grid(&self, phrases: &[Forms], width: usize, joins: Joins<'_>) -> Vec<Hypothesis> {
         let all: usize = phrases.iter().map(|forms| forms.iter().map(Vec::len).max().unwrap()).sum();
         let mut beams = vec![Vec::new(); all + 1];
         beams[0].push((Vec::new(), 0.0));
@@ -279,7 +284,7 @@ impl Plain<'_> {
     }
 
     /// Takes the most probable token at each step.
-    pub fn greedy(&self) -> Hypothesis {
+    pub(super) fn greedy(&self) -> Hypothesis {
         let mut tokens = Vec::new();
         while tokens.len() < self.sentence.max_length {
             let next = self.after(&tokens);

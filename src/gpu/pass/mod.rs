@@ -66,7 +66,13 @@ pub(super) struct Memory {
 }
 
 /// A pass: see [`Engine::pass`].
-pub fn run(engine: &mut Engine, source: &Sequences, target: &Sequences, targets: &Targets, mode: &Mode) -> Result<()> {
+pub(super) fn run(
+    engine: &mut Engine,
+    source: &Sequences,
+    target: &Sequences,
+    targets: &Targets,
+    mode: &Mode,
+) -> Result<()> {
     let plan = engine.plan.clone();
     check(engine, &plan, source, target, targets)?;
     let learned = matches!(plan.encoder.positions, Positions::Learned(_));

@@ -12,7 +12,7 @@ use crate::gpu::queue::{Address, Queue};
 const MOST_BYTES: usize = 16 << 20;
 
 /// Partial sums that are to be added to their targets.
-pub struct Sums {
+pub(crate) struct Sums {
     arena: Arena,
     bytes: usize,
     waiting: Vec<PartialSum>,
@@ -20,19 +20,19 @@ pub struct Sums {
 
 impl Sums {
     /// None yet.
-    pub fn new(queue: Arc<dyn Queue>) -> Self {
+    pub(crate) fn new(queue: Arc<dyn Queue>) -> Self {
         Self { arena: Arena::new(queue), bytes: 0, waiting: Vec::new() }
     }
 
     /// Forgets what a failed pass has left behind.
-    pub fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.waiting.clear();
         self.bytes = 0;
         self.arena.reset();
     }
 
     /// Memory for partial sums, float32 [blocks, Σ widths], that the next kernel writes; they will be added to their targets.
-    pub fn take(&mut self, kernels: &Kernels, blocks: usize, targets: [(Address, usize); 2]) -> Result<Address> {
+    pub(crate) fn take(&mut self, kernels: &Kernels, blocks: usize, targets: [(Address, usize); 2]) -> Result<Address> {
         let bytes = 4 * blocks * (targets[0].1 + targets[1].1);
         let is_target = |(target, _): (Address, usize)| {
             let mut waiting = self.waiting.iter().flat_map(|sum| sum.targets);
@@ -49,14 +49,14 @@ impl Sums {
     }
 
     /// Adds all to their targets.
-    pub fn add_up(&mut self, kernels: &Kernels) -> Result<()> {
+    pub(crate) fn add_up(&mut self, kernels: &Kernels) -> Result<()> {
         kernels.add_partial_sums(&self.waiting)?;
         self.begin();
         Ok(())
     }
 
     /// Gives its memory back until the next pass.
-    pub fn release_memory(&mut self) {
+    pub(crate) fn release_memory(&mut self) {
         self.begin();
         self.arena.clear();
     }

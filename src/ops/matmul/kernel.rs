@@ -12,20 +12,20 @@ use super::Precision;
 use crate::ops::simd::{Level, level};
 
 /// Rows of a tile of C: with two vectors of 16 columns a row, 24 of AVX-512's 32 registers hold sums.
-pub const TILE_ROWS: usize = 12;
+pub(super) const TILE_ROWS: usize = 12;
 /// Columns of a tile of C, and of a packed panel of B.
-pub const PANEL: usize = 32;
+pub(super) const PANEL: usize = 32;
 /// Steps that a tile of A holds: 12 KiB for the tile, and 32 KiB for the piece of a panel that it is multiplied by.
-pub const DEPTH: usize = 256;
+pub(super) const DEPTH: usize = 256;
 /// Distance of a tile's rows, where A is packed by rows: more than [`DEPTH`], so that rows do not share cache sets.
-pub const ROW_STRIDE: usize = DEPTH + 16;
+pub(super) const ROW_STRIDE: usize = DEPTH + 16;
 /// Distance of packed tiles of A, in either order: not a multiple of the size of a page, so that tiles that are written side
 /// by side do not share cache sets.
-pub const TILE_WORDS: usize = TILE_ROWS * ROW_STRIDE;
+pub(super) const TILE_WORDS: usize = TILE_ROWS * ROW_STRIDE;
 
 /// How a tile of A is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub(super) enum Order {
     /// Row after row, [`ROW_STRIDE`] apart.
     Rows,
     /// Step after step, [`TILE_ROWS`] apart.
@@ -34,7 +34,7 @@ pub enum Order {
 
 /// One tile of C, and what it is made of.
 #[derive(Clone, Copy)]
-pub struct Tile {
+pub(super) struct Tile {
     /// Steps of A and of B.
     pub steps: usize,
     /// A, packed.
@@ -73,10 +73,10 @@ impl Tile {
 /// # Safety
 /// Rows are 1 to [`TILE_ROWS`]; A and B hold the tile's steps, C that many rows of [`PANEL`] columns; the machine has the
 /// instructions that [`choose`] saw.
-pub type Kernel = unsafe fn(usize, Tile);
+pub(super) type Kernel = unsafe fn(usize, Tile);
 
 /// The kernel for this machine.
-pub fn choose(precision: Precision, order: Order) -> Kernel {
+pub(super) fn choose(precision: Precision, order: Order) -> Kernel {
     fn by_order(order: Order, rows: Kernel, steps: Kernel) -> Kernel {
         match order {
             Order::Rows => rows,
@@ -100,7 +100,7 @@ pub fn choose(precision: Precision, order: Order) -> Kernel {
 
 /// This machine's kernel for 8-bit integers, four per step, with A packed by rows and the sums as 32-bit integers in the bits
 /// of C. Also the number that must be added to A's integers beforehand: 128 if the kernel takes them as unsigned, else 0.
-pub fn choose_int8() -> (Kernel, i32) {
+pub(super) fn choose_int8() -> (Kernel, i32) {
     #[cfg(target_arch = "x86_64")]
     match level() {
         Level::Avx512 if is_x86_feature_detected!("avx512vnni") => return (x86::avx512_vnni::<false>, 128),
@@ -132,7 +132,7 @@ mod plain {
 
     /// # Safety
     /// As for [`super::Kernel`].
-    pub unsafe fn kernel<const PAIRS: bool, const BY_STEP: bool>(rows: usize, tile: Tile) {
+    pub(super) unsafe fn kernel<const PAIRS: bool, const BY_STEP: bool>(rows: usize, tile: Tile) {
         for first in (0..rows).step_by(4) {
             for column in (0..PANEL).step_by(16) {
                 // SAFETY: a part of the tile.
@@ -177,7 +177,7 @@ mod plain {
 
     /// # Safety
     /// As for [`super::Kernel`], with A packed by rows.
-    pub unsafe fn int8(rows: usize, tile: Tile) {
+    pub(super) unsafe fn int8(rows: usize, tile: Tile) {
         let Tile { steps, a, b, c, ldc, accumulate } = tile;
         for row in 0..rows {
             for column in (0..PANEL).step_by(16) {
@@ -238,7 +238,7 @@ mod x86 {
             /// # Safety
             /// As for [`super::Kernel`].
             #[target_feature(enable = $features)]
-            pub unsafe fn $name<const BY_STEP: bool>(rows: usize, tile: Tile) {
+            pub(super) unsafe fn $name<const BY_STEP: bool>(rows: usize, tile: Tile) {
                 for first in (0..rows).step_by($most) {
                     for column in (0..PANEL).step_by(2 * $lanes) {
                         // SAFETY: a part of the tile.
@@ -316,7 +316,7 @@ mod x86 {
     /// # Safety
     /// As for [`super::Kernel`], with A packed by rows.
     #[target_feature(enable = "avx2,fma")]
-    pub unsafe fn avx2_int8(rows: usize, tile: Tile) {
+    pub(super) unsafe fn avx2_int8(rows: usize, tile: Tile) {
         for first in (0..rows).step_by(4) {
             for column in (0..PANEL).step_by(16) {
                 // SAFETY: a part of the tile.

@@ -7,10 +7,10 @@ use super::{Matrix, Precision};
 use crate::ops::simd::vectorised;
 
 /// The most columns that [`tiles`] can take at once.
-pub const MOST_COLUMNS: usize = 8 * TILE_ROWS;
+pub(super) const MOST_COLUMNS: usize = 8 * TILE_ROWS;
 
 /// Rows of A (row-major) at some positions of the inner dimension, packed row after row.
-pub fn rows(a: Matrix, rows: Range<usize>, positions: Range<usize>, to: &mut [u32], precision: Precision) {
+pub(super) fn rows(a: Matrix, rows: Range<usize>, positions: Range<usize>, to: &mut [u32], precision: Precision) {
     match precision {
         Precision::F32 => copy_rows(a, rows, positions, to),
         #[cfg(target_arch = "x86_64")]
@@ -21,7 +21,7 @@ pub fn rows(a: Matrix, rows: Range<usize>, positions: Range<usize>, to: &mut [u3
 }
 
 /// Columns of a row-major matrix at some positions (rows), packed step after step in tiles of [`TILE_ROWS`] columns.
-pub fn tiles(a: Matrix, columns: Range<usize>, positions: Range<usize>, to: &mut [u32], precision: Precision) {
+pub(super) fn tiles(a: Matrix, columns: Range<usize>, positions: Range<usize>, to: &mut [u32], precision: Precision) {
     match precision {
         Precision::F32 => copy_tiles(a, columns, positions, to),
         #[cfg(target_arch = "x86_64")]
@@ -33,7 +33,7 @@ pub fn tiles(a: Matrix, columns: Range<usize>, positions: Range<usize>, to: &mut
 
 /// Columns of a row-major matrix at all its rows, packed step after step as one panel; what lies beyond the columns is not
 /// written.
-pub fn panel(b: Matrix, columns: Range<usize>, to: &mut [u32], precision: Precision) {
+pub(super) fn panel(b: Matrix, columns: Range<usize>, to: &mut [u32], precision: Precision) {
     match precision {
         Precision::F32 => copy_panel(b, columns, to),
         #[cfg(target_arch = "x86_64")]
@@ -44,7 +44,13 @@ pub fn panel(b: Matrix, columns: Range<usize>, to: &mut [u32], precision: Precis
 }
 
 /// As [`panel`], of the transpose of a row-major matrix: its rows become columns. `block` holds [`PANEL`] packed rows.
-pub fn transposed_panel(b: Matrix, columns: Range<usize>, block: &mut [u32], to: &mut [u32], precision: Precision) {
+pub(super) fn transposed_panel(
+    b: Matrix,
+    columns: Range<usize>,
+    block: &mut [u32],
+    to: &mut [u32],
+    precision: Precision,
+) {
     /// Words taken at a time, so that a block of rows stays in the first-level cache.
     const BLOCK: usize = 64;
     let (per_step, all) = (precision.positions(), b.columns);
@@ -214,7 +220,7 @@ mod x86 {
     /// # Safety
     /// AVX-512 with bfloat16.
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    pub unsafe fn pair_rows(a: Matrix, rows: Range<usize>, positions: Range<usize>, to: &mut [u32]) {
+    pub(super) unsafe fn pair_rows(a: Matrix, rows: Range<usize>, positions: Range<usize>, to: &mut [u32]) {
         for (row, to) in rows.zip(to.chunks_exact_mut(ROW_STRIDE)) {
             let from = &a.row(row)[positions.clone()];
             for start in (0..from.len()).step_by(32) {
@@ -269,7 +275,7 @@ mod x86 {
     /// # Safety
     /// AVX-512 with bfloat16.
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    pub unsafe fn pair_tiles(a: Matrix, columns: Range<usize>, positions: Range<usize>, to: &mut [u32]) {
+    pub(super) unsafe fn pair_tiles(a: Matrix, columns: Range<usize>, positions: Range<usize>, to: &mut [u32]) {
         debug_assert!(to.len() >= columns.len().div_ceil(TILE_ROWS) * TILE_WORDS);
         let mut words = [0u32; MOST_COLUMNS];
         let words = &mut words[..columns.len()];
@@ -287,7 +293,7 @@ mod x86 {
     /// # Safety
     /// AVX-512 with bfloat16.
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    pub unsafe fn pair_panel(b: Matrix, columns: Range<usize>, to: &mut [u32]) {
+    pub(super) unsafe fn pair_panel(b: Matrix, columns: Range<usize>, to: &mut [u32]) {
         for (row, to) in (0..b.rows).step_by(2).zip(to.chunks_exact_mut(PANEL)) {
             let to = &mut to[..columns.len()];
             // SAFETY: all have the same number of columns.

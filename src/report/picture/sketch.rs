@@ -7,9 +7,9 @@ use unicode_width::UnicodeWidthStr;
 use crate::error::{Error, Result};
 
 /// Height of letters, in pixels.
-pub const LETTER: i32 = 12;
+pub(super) const LETTER: i32 = 12;
 /// From line to line.
-pub const LINE: i32 = 18;
+pub(super) const LINE: i32 = 18;
 /// Around everything.
 const MARGIN: i32 = 14;
 /// plotters' font size per CSS pixel.
@@ -17,7 +17,7 @@ const PER_PIXEL: f64 = 1.24;
 
 /// Where a text is relative to its point.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Anchor {
+pub(super) enum Anchor {
     /// To the right of it.
     Start,
     /// To the left of it.
@@ -34,19 +34,19 @@ enum Shape {
 
 /// Shapes in the order they are drawn, in pixels from the upper left corner inside the margin.
 #[derive(Default)]
-pub struct Sketch {
+pub(super) struct Sketch {
     shapes: Vec<Shape>,
     width: i32,
     height: i32,
 }
 
 /// Whether a character is drawn: XML can hold neither the others nor escapes of them.
-pub fn is_drawn(c: &char) -> bool {
+pub(super) fn is_drawn(c: &char) -> bool {
     !c.is_control() && !matches!(c, '\u{fffe}' | '\u{ffff}')
 }
 
 /// A text that can be drawn: control characters and what XML cannot hold are replaced, and a long text is cut.
-pub fn shown(text: &str) -> String {
+pub(super) fn shown(text: &str) -> String {
     const LONGEST: usize = 120;
     let mut letters = text.chars().map(|c| Some(c).filter(is_drawn).unwrap_or('\u{fffd}'));
     let mut shown: String = letters.by_ref().take(LONGEST).collect();
@@ -57,7 +57,7 @@ pub fn shown(text: &str) -> String {
 }
 
 /// The width of a text in a monospaced typeface, in which East Asian letters are twice as wide.
-pub fn width_of(text: &str, size: i32) -> i32 {
+pub(super) fn width_of(text: &str, size: i32) -> i32 {
     (text.width() as f64 * f64::from(size) * 0.61).ceil() as i32
 }
 
@@ -68,7 +68,7 @@ impl Sketch {
     }
 
     /// A text, vertically centred at a point; passes it through [`shown`].
-    pub fn text(&mut self, text: &str, at: (i32, i32), anchor: Anchor, size: i32, color: RGBColor) {
+    pub(super) fn text(&mut self, text: &str, at: (i32, i32), anchor: Anchor, size: i32, color: RGBColor) {
         let text = shown(text);
         let width = width_of(&text, size);
         match anchor {
@@ -80,19 +80,19 @@ impl Sketch {
     }
 
     /// A filled box.
-    pub fn rectangle(&mut self, corner: (i32, i32), size: (i32, i32), color: RGBColor) {
+    pub(super) fn rectangle(&mut self, corner: (i32, i32), size: (i32, i32), color: RGBColor) {
         self.cover(corner.0 + size.0, corner.1 + size.1);
         self.shapes.push(Shape::Box { corner, size, color });
     }
 
     /// A line.
-    pub fn line(&mut self, from: (i32, i32), to: (i32, i32), color: RGBColor) {
+    pub(super) fn line(&mut self, from: (i32, i32), to: (i32, i32), color: RGBColor) {
         self.cover(from.0.max(to.0), from.1.max(to.1));
         self.shapes.push(Shape::Line { ends: [from, to], color });
     }
 
     /// Its height so far.
-    pub fn height(&self) -> i32 {
+    pub(super) fn height(&self) -> i32 {
         self.height
     }
 
@@ -100,7 +100,7 @@ impl Sketch {
     ///
     /// # Errors
     /// Never with shapes of finite size; `plotters` returns errors of what it writes to, which is memory.
-    pub fn svg(&self) -> Result<String> {
+    pub(super) fn svg(&self) -> Result<String> {
         let mut svg = String::new();
         let side = |side: i32| (side + 2 * MARGIN).unsigned_abs();
         {

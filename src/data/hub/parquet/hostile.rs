@@ -12,6 +12,7 @@ use super::super::{Bounded, Format, HubFiles};
 use super::*;
 use crate::limits;
 
+#[allow(unreachable_pub)] // For tests beyond this crate they can be reached.
 #[path = "../../../../tests/common/hostile_parquet.rs"]
 mod written;
 

@@ -41,7 +41,7 @@ use footer::{BYTE_ARRAY, Chunk, Footer, Group, Leaf};
 use pages::Pages;
 
 /// The rows of a Parquet file.
-pub struct ParquetRows {
+pub(super) struct ParquetRows {
     shard: Shard,
     file: Arc<File>,
     /// The levels of whole values of the two columns.
@@ -60,7 +60,7 @@ impl ParquetRows {
     ///
     /// # Errors
     /// It is damaged, packed in a way that cannot be read, or has no such columns of text.
-    pub fn open(shard: &Shard, columns: &Columns) -> Result<Self> {
+    pub(super) fn open(shard: &Shard, columns: &Columns) -> Result<Self> {
         let file = open_regular(&shard.path).map_err(|error| Error::io("read the corpus", &shard.name, error))?;
         let failed = |error| damaged(shard, &error);
         let footer = Footer::read(&file).map_err(failed)?;
