@@ -191,15 +191,6 @@ mod tests {
     }
 
     #[test]
-    fn counting_begins_again_after_an_older_version() {
-        let older = r#"{ "skipped": 2, "in_a_row": 0, "rate": 1.0, "losses": 500, "mean": 9.0, "variance": 0.0 }"#;
-        let mut health: Health = serde_json::from_str(older).unwrap();
-        assert!((0..USUAL).all(|_| health.observe(of(3.0)).is_none()));
-        assert!((health.observe(of(5.0)).unwrap() - 3.0).abs() < 1e-9);
-        assert_eq!(health.skipped, 2);
-    }
-
-    #[test]
     fn skips_are_counted_in_all_and_in_a_row() {
         let mut health = Health::default();
         health.skip();
