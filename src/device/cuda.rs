@@ -14,7 +14,7 @@ use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY};
 use crate::error::{Error, Result};
 
 /// NVIDIA's GPU number `index`, from 0.
-pub fn open(index: usize) -> Result<Device> {
+pub(super) fn open(index: usize) -> Result<Device> {
     load_driver()?;
     check_index(index, count()?)?;
     check_driver(driver_version()?, sys::CUDA_VERSION)?;
@@ -37,7 +37,7 @@ fn device(index: usize) -> candle_core::Result<Device> {
 }
 
 /// The first GPU; `None` without a driver or a GPU. An error means that there is a GPU, but it cannot be used.
-pub fn first() -> Result<Option<Device>> {
+pub(super) fn first() -> Result<Option<Device>> {
     if load_driver().is_err() || count()? == 0 {
         return Ok(None);
     }
