@@ -1,5 +1,6 @@
-//! With the feature `cuda`, compiles the kernels of `src/gpu/kernels` into the binary: as machine code for the most common
-//! generations of training GPUs, which starts at once, and as PTX, which the driver compiles for any other newer GPU.
+//! With the feature `cuda`, compiles the kernels of `src/gpu/kernels` into the binary: as machine code for the most
+//! common generations of training GPUs, which starts at once, and as PTX, which the driver compiles for any other newer
+//! GPU.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,6 +1,7 @@
 //! Times every operation, forward and backward, fused and in plain Candle operations: `cargo bench --bench ops`.
 //!
-//! Shapes are those of transformer-tiny on 256 sentences of 16 tokens. `cargo bench --bench ops -- fused` runs a subset.
+//! Shapes are those of transformer-tiny on 256 sentences of 16 tokens. `cargo bench --bench ops -- fused` runs a
+//! subset.
 
 use std::hint::black_box;
 use std::sync::Arc;

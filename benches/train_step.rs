@@ -3,8 +3,8 @@
 //!     cargo bench --bench train_step -- --shape base --threads 2 --updates 7
 //!     target/gpu-test/train_step --shape base --device cuda --precision bf16 --sentences 250 --length 100 --profile
 //!
-//! The counterpart of `benches/pytorch_train.py`: same model, same dropouts, same batch, same tokens counted. An update ends
-//! when its losses are known.
+//! The counterpart of `benches/pytorch_train.py`: same model, same dropouts, same batch, same tokens counted. An update
+//! ends when its losses are known.
 
 use std::error::Error;
 use std::sync::Arc;

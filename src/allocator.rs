@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use mimalloc::MiMalloc;
 
-/// Keeps freed memory for the next step instead of giving every buffer back to the system. If the system has no memory left,
-/// the process ends with a message; this is safe because the files on disk are complete at any time.
+/// Keeps freed memory for the next step instead of giving every buffer back to the system. If the system has no memory
+/// left, the process ends with a message; this is safe because the files on disk are complete at any time.
 pub struct Allocator;
 
 // SAFETY: all memory comes from mimalloc and goes back to it.

@@ -1,5 +1,5 @@
-//! Enumerations whose variants have names in a configuration. Each is defined in the module that implements it, the only
-//! place that spells its names.
+//! Enumerations whose variants have names in a configuration. Each is defined in the module that implements it, the
+//! only place that spells its names.
 
 use crate::error::Error;
 

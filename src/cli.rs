@@ -46,8 +46,8 @@ impl Cli {
     }
 }
 
-/// Prints what parsing the arguments said, help or an error, and returns the exit code. A reader of the help that has gone away
-/// is no error; a full disk is.
+/// Prints what parsing the arguments said, help or an error, and returns the exit code. A reader of the help that has
+/// gone away is no error; a full disk is.
 pub fn said(said: &clap::Error) -> ExitCode {
     let plain = said.to_string();
     // An argument may be the name of somebody's file.
@@ -154,7 +154,8 @@ pub struct TrainArgs {
     /// With --resume: go on even if the configuration has changed what is trained
     #[arg(long, requires = "resume")]
     pub force: bool,
-    /// Print the plan (configuration, parameters, corpus, memory) without training; `mt check` also looks for faults in the text
+    /// Print the plan (configuration, parameters, corpus, memory) without training; `mt check` also looks for faults
+    /// in the text
     #[arg(long)]
     pub dry_run: bool,
     /// At the end, print how the updates spent their time: parts of the loop, operations, kernels
@@ -168,7 +169,8 @@ pub struct ReportArgs {
     /// Run directories
     #[arg(value_name = "RUN", required = true)]
     pub runs: Vec<PathBuf>,
-    /// File for the page [default: report.html in the directory of a single run, else in the current one, unless that is a run]
+    /// File for the page [default: report.html in the directory of a single run, else in the current one, unless that
+    /// is a run]
     ///
     /// If its name ends in .svg or .png, the curves are written as a picture instead.
     #[arg(long, value_name = "FILE")]
@@ -184,7 +186,8 @@ pub struct RunArgs {
     /// Override one key, for example --set train.max_updates=1000
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Run directory; it need not exist [default: runs/<name of the configuration, of several the last>; with a run's own config.toml, that run]
+    /// Run directory; it need not exist [default: runs/<name of the configuration, of several the last>; with a run's
+    /// own config.toml, that run]
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
 }
@@ -192,7 +195,8 @@ pub struct RunArgs {
 /// Which model.
 #[derive(Args, Debug, Default)]
 pub struct ModelArgs {
-    /// Model or run directory, a run's checkpoint, or hf:ORG/NAME [default: $MT_MODEL, else the newest run under ./runs]
+    /// Model or run directory, a run's checkpoint, or hf:ORG/NAME [default: $MT_MODEL, else the newest run under
+    /// ./runs]
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
     /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]
@@ -214,7 +218,8 @@ fn feature_name(text: &str) -> Result<String, String> {
 /// Which models.
 #[derive(Args, Debug, Default)]
 pub struct ModelsArgs {
-    /// Model or run directory, a run's checkpoint, or hf:ORG/NAME [default: $MT_MODEL, else the newest run under ./runs]
+    /// Model or run directory, a run's checkpoint, or hf:ORG/NAME [default: $MT_MODEL, else the newest run under
+    /// ./runs]
     ///
     /// Given several times, the models work together, as an ensemble.
     #[arg(long, value_name = "DIR")]
@@ -243,8 +248,8 @@ pub struct DecodeArgs {
     pub beam_groups: Option<usize>,
     /// Penalty on a token for each hypothesis of earlier groups that took it at the same step
     ///
-    /// It is subtracted from the token's log-probability when a group chooses what to extend. It is not part of the score and
-    /// not carried into later steps.
+    /// It is subtracted from the token's log-probability when a group chooses what to extend. It is not part of the
+    /// score and not carried into later steps.
     #[arg(long, value_name = "X", default_value_t = 0.5, requires = "beam_groups")]
     pub diversity: f64,
     /// Strength α of the length penalty
@@ -258,8 +263,8 @@ pub struct DecodeArgs {
     /// Below 1, there may be fewer translations than asked for.
     #[arg(long, value_name = "X")]
     pub patience: Option<f64>,
-    /// Never repeat a sequence of this many tokens in a translation, or in a part of one if the line is split; 0: no such limit.
-    /// What a line demands (a prefix, phrases) may repeat one
+    /// Never repeat a sequence of this many tokens in a translation, or in a part of one if the line is split; 0: no
+    /// such limit. What a line demands (a prefix, phrases) may repeat one
     #[arg(long, value_name = "N")]
     pub no_repeat_ngram: Option<usize>,
     /// Minimum number of tokens of a translation, its end not counted; of each part of a line that is split
@@ -291,8 +296,8 @@ pub struct DecodeArgs {
     pub batch_tokens: Option<usize>,
     /// What to do with long lines: split, truncate or error [default: split; if attention is asked for: truncate]
     ///
-    /// split: translate lines beyond data.max_length sentence by sentence; truncate: translate only the beginning of lines beyond
-    /// model.max_length; error: stop at such a line.
+    /// split: translate lines beyond data.max_length sentence by sentence; truncate: translate only the beginning of
+    /// lines beyond model.max_length; error: stop at such a line.
     #[arg(long, value_name = "HOW")]
     pub long: Option<String>,
     /// Use only the target tokens that this file from `mt shortlist` allows for the source
@@ -300,8 +305,8 @@ pub struct DecodeArgs {
     /// Log-probabilities are then relative to these tokens.
     #[arg(long, value_name = "FILE")]
     pub shortlist: Option<PathBuf>,
-    /// Number type of matrix products: f32, bf16, int8, or auto, the fastest here [default: as the model is stored; on a GPU, its
-    /// runtime.precision]
+    /// Number type of matrix products: f32, bf16, int8, or auto, the fastest here [default: as the model is stored; on
+    /// a GPU, its runtime.precision]
     #[arg(long, value_name = "TYPE")]
     pub precision: Option<String>,
 }
@@ -329,26 +334,27 @@ pub struct TranslateArgs {
     pub output: Option<PathBuf>,
     /// Write an explanation of the translations to this file, from the first model
     ///
-    /// It shows the attention of every layer and head, the alignment, and the probability and alternatives of each token.
-    /// FILE.html is an interactive page, FILE.svg or FILE.png a picture of a single sentence; any other name gives JSON.
+    /// It shows the attention of every layer and head, the alignment, and the probability and alternatives of each
+    /// token. FILE.html is an interactive page, FILE.svg or FILE.png a picture of a single sentence; any other
+    /// name gives JSON.
     #[arg(long, value_name = "FILE")]
     pub attention: Option<PathBuf>,
     /// Append ` ||| ` and the word alignment to each translation: pairs of a source and a target word, from 0
     ///
-    /// Words are what any white space separates, no-break spaces too. The alignment is found from the attention of the (first)
-    /// model. With --n-best, each translation has its own, between text and LogProb.
+    /// Words are what any white space separates, no-break spaces too. The alignment is found from the attention of the
+    /// (first) model. With --n-best, each translation has its own, between text and LogProb.
     #[arg(long)]
     pub alignment: bool,
     /// Write this many translations per line, as `NUMBER ||| TEXT ||| LogProb= X ||| SCORE`; lines are numbered from 0
     ///
-    /// The best come first; with --sample, they come in the order in which they were drawn. Two may be the same text in other
-    /// subwords. A text with ||| in it is warned of: only --json keeps it apart from what follows.
+    /// The best come first; with --sample, they come in the order in which they were drawn. Two may be the same text
+    /// in other subwords. A text with ||| in it is warned of: only --json keeps it apart from what follows.
     #[arg(long, value_name = "N")]
     pub n_best: Option<usize>,
     /// Begin every translation with this text
     ///
-    /// The translation may continue its last word. If a line is translated in parts (--long), the first part begins with the text,
-    /// and every part with the tags (symbols of the vocabulary) at its beginning.
+    /// The translation may continue its last word. If a line is translated in parts (--long), the first part begins
+    /// with the text, and every part with the tags (symbols of the vocabulary) at its beginning.
     #[arg(long, value_name = "TEXT", conflicts_with = "prefix_file")]
     pub prefix: Option<OsString>,
     /// Begin the translation of each line with the line of the same number of this file; - for stdin
@@ -358,9 +364,9 @@ pub struct TranslateArgs {
     pub prefix_file: Option<PathBuf>,
     /// Read JSON: each line is an object with `text` and, if wanted, `must`, `avoid` and `prefix`
     ///
-    /// `must` and `avoid` are lists of phrases that the translation contains, or does not contain, as whole words, spelled like
-    /// this; `prefix` is what it begins with, or its first part (--long). With `must`, a line has a beam of --beam for each number
-    /// of its phrases' tokens (grid beam search), so it takes longer.
+    /// `must` and `avoid` are lists of phrases that the translation contains, or does not contain, as whole words,
+    /// spelled like this; `prefix` is what it begins with, or its first part (--long). With `must`, a line has a
+    /// beam of --beam for each number of its phrases' tokens (grid beam search), so it takes longer.
     #[arg(long, conflicts_with_all = ["prefix", "prefix_file"])]
     pub json_input: bool,
 }
@@ -377,10 +383,11 @@ pub struct ScoreArgs {
     /// File with a translation of each source line; - for stdin
     #[arg(long, value_name = "FILE", required_unless_present = "n_best")]
     pub tgt: Option<PathBuf>,
-    /// File with several translations of source lines, `NUMBER ||| TEXT ||| …`, as `mt translate --n-best`, Moses and Marian write
-    /// them; - for stdin
+    /// File with several translations of source lines, `NUMBER ||| TEXT ||| …`, as `mt translate --n-best`, Moses and
+    /// Marian write them; - for stdin
     ///
-    /// Numbers count source lines from 0, and must not fall. Each line is written with its score, as the feature `Score= X`.
+    /// Numbers count source lines from 0, and must not fall. Each line is written with its score, as the feature
+    /// `Score= X`.
     #[arg(long, value_name = "FILE", conflicts_with = "tgt")]
     pub n_best: Option<PathBuf>,
     /// Name of that feature: another one for each model whose scores a list gets
@@ -398,8 +405,8 @@ pub struct ScoreArgs {
     /// Maximum number of padded tokens in a batch
     #[arg(long, value_name = "N")]
     pub batch_tokens: Option<usize>,
-    /// Number type of matrix products: f32, bf16, int8, or auto, the fastest here [default: as the model is stored; on a GPU, its
-    /// runtime.precision]
+    /// Number type of matrix products: f32, bf16, int8, or auto, the fastest here [default: as the model is stored; on
+    /// a GPU, its runtime.precision]
     #[arg(long, value_name = "TYPE")]
     pub precision: Option<String>,
 }
@@ -416,8 +423,8 @@ pub struct ShortlistArgs {
     /// File with a translation of each source line
     #[arg(long, value_name = "FILE", requires = "src")]
     pub tgt: Option<PathBuf>,
-    /// Fetch data sets of the hub that the model's configuration names as its training text, with your token; and write prepared
-    /// text where it says (`data.cache_dir`)
+    /// Fetch data sets of the hub that the model's configuration names as its training text, with your token; and
+    /// write prepared text where it says (`data.cache_dir`)
     #[arg(long, conflicts_with = "src")]
     pub trust_model_data: bool,
     /// File to write

@@ -1,5 +1,5 @@
-//! Messages to the user on stderr, and progress bars. A reader that has gone away (`mt train … 2>&1 | head`) does not end the
-//! program.
+//! Messages to the user on stderr, and progress bars. A reader that has gone away (`mt train … 2>&1 | head`) does not
+//! end the program.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display};
@@ -88,8 +88,8 @@ impl Counted {
     }
 }
 
-/// A progress bar on stderr, hidden unless that is a terminal and the program may show it; `total` is what there is to do, if
-/// it is known.
+/// A progress bar on stderr, hidden unless that is a terminal and the program may show it; `total` is what there is to
+/// do, if it is known.
 pub fn progress_bar(counted: Counted, total: Option<u64>) -> ProgressBar {
     let target = if style().quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(4) };
     let bar = ProgressBar::with_draw_target(total, target);
@@ -116,8 +116,8 @@ pub fn pairs_bar(pairs: u64) -> Box<dyn Fn(u64)> {
     Box::new(move |read| shown.0.set_position(read))
 }
 
-/// A message as it is shown: with coloured labels if that is wanted, and without what would command the terminal or forge
-/// another message, since a path or a line of text that is quoted may hold anything.
+/// A message as it is shown: with coloured labels if that is wanted, and without what would command the terminal or
+/// forge another message, since a path or a line of text that is quoted may hold anything.
 pub fn shown(text: &str) -> Cow<'_, str> {
     finished(indented(harmless(text)))
 }

@@ -142,8 +142,8 @@ impl Error {
         error.help("the system allows no further threads: raise the limit (`ulimit -u`, or that of the container)")
     }
 
-    /// Several errors reported at once, each with the others it already carries. An empty list is a bug of the caller and
-    /// becomes a generic failure.
+    /// Several errors reported at once, each with the others it already carries. An empty list is a bug of the caller
+    /// and becomes a generic failure.
     pub fn many(errors: Vec<Error>) -> Self {
         let mut all = errors.into_iter().flat_map(Error::into_all);
         let Some(mut first) = all.next() else { return Self::failure("unknown failure") };
@@ -190,13 +190,15 @@ impl Error {
         self.all().any(|error| error.is_caused_by(is_of_open_files))
     }
 
-    /// Whether a file or a directory could not be opened, whatever it holds: for its permissions, or the limit on open files.
+    /// Whether a file or a directory could not be opened, whatever it holds: for its permissions, or the limit on open
+    /// files.
     pub fn is_of_access(&self) -> bool {
         let is_denied = |it: &std::io::Error| it.kind() == std::io::ErrorKind::PermissionDenied;
         self.is_of_open_files() || self.all().any(|error| error.is_caused_by(is_denied))
     }
 
-    /// Whether what failed may succeed a moment later: on a network file system, or in a directory that was just removed.
+    /// Whether what failed may succeed a moment later: on a network file system, or in a directory that was just
+    /// removed.
     pub fn may_pass(&self) -> bool {
         self.all().any(|error| error.is_caused_by(|it| it.kind() == std::io::ErrorKind::NotFound || may_pass(it)))
     }
@@ -278,8 +280,8 @@ fn is_of_open_files(error: &std::io::Error) -> bool {
     errors.into_iter().any(|full| error.raw_os_error() == Some(full.raw_os_error()))
 }
 
-/// A part of a message, which others may have written: no longer than a message should be, and in one line but for lists of ours,
-/// which nobody takes for another message.
+/// A part of a message, which others may have written: no longer than a message should be, and in one line but for
+/// lists of ours, which nobody takes for another message.
 fn part(text: &str) -> Cow<'_, str> {
     const ITEM: &str = "\n    ";
     let text: Cow<'_, str> = match text.contains(ITEM) {
@@ -336,7 +338,8 @@ impl std::error::Error for Error {
     }
 }
 
-/// What to do about a file that is not there: look at its path or, if its folder has something of a similar name, take that.
+/// What to do about a file that is not there: look at its path or, if its folder has something of a similar name, take
+/// that.
 pub fn check_path(path: &Path) -> String {
     advice(similar(path, |_| true))
 }
@@ -355,7 +358,8 @@ fn advice(other: Option<PathBuf>) -> String {
     other.map_or_else(|| "check the path".to_owned(), |other| format!("did you mean {}?", other.display()))
 }
 
-/// What is in the folder of a path that is not there, under a name that differs by a slip of the pen or lacks only the extension.
+/// What is in the folder of a path that is not there, under a name that differs by a slip of the pen or lacks only the
+/// extension.
 fn similar(path: &Path, is_wanted: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());

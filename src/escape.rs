@@ -1,13 +1,14 @@
-//! Text of others, such as a name, a path or a line of a corpus, as messages show it: it must not command a terminal or look like
-//! another message.
+//! Text of others, such as a name, a path or a line of a corpus, as messages show it: it must not command a terminal or
+//! look like another message.
 
 use std::borrow::Cow;
 use std::path::Path;
 
 use crate::limits::LONGEST_QUOTED;
 
-/// Whether a character commands a terminal, changes the order or the lines in which text is shown, is shown as nothing though it
-/// may say something, or may not be in text at all. Joiners and marks of direction stay: words of some languages need them.
+/// Whether a character commands a terminal, changes the order or the lines in which text is shown, is shown as nothing
+/// though it may say something, or may not be in text at all. Joiners and marks of direction stay: words of some
+/// languages need them.
 pub fn is_harmful(c: char) -> bool {
     let orders = matches!(c, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}');
     let is_invisible = matches!(c, '\u{E0000}'..='\u{E007F}' | '\u{FFF9}'..='\u{FFFB}');
@@ -56,7 +57,8 @@ fn escaped(text: &str, is_escaped: impl Fn(char) -> bool, escape: impl Fn(char) 
     text.chars().map(written).collect::<String>().into()
 }
 
-/// A path as a word of a command that the user can give to a shell: in quotes if the shell would take it for something else.
+/// A path as a word of a command that the user can give to a shell: in quotes if the shell would take it for something
+/// else.
 pub fn shell_word(path: &Path) -> String {
     let path = path.to_string_lossy();
     if !path.is_empty() && path.chars().all(|c| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c)) {

@@ -47,8 +47,8 @@ pub struct Step {
     pub rank: usize,
     /// The most probable tokens with their log-probabilities, the most probable first.
     pub candidates: Vec<(String, f32)>,
-    /// For each of the [`temperatures`] T, log Σ p^(1/T) over the vocabulary: at T, a token of log-probability l has the
-    /// log-probability l/T minus this.
+    /// For each of the [`temperatures`] T, log Σ p^(1/T) over the vocabulary: at T, a token of log-probability l has
+    /// the log-probability l/T minus this.
     pub log_sums: Vec<f32>,
 }
 

@@ -11,7 +11,8 @@ pub(crate) struct Key {
     pub kind: Kind,
     /// Whether its table must have it.
     pub required: bool,
-    /// What another value means for a run that is continued; if it is not said, what it means for the table that has the key.
+    /// What another value means for a run that is continued; if it is not said, what it means for the table that has
+    /// the key.
     pub on_resume: Option<OnResume>,
     /// What depends on it.
     pub decides: &'static [Decides],

@@ -1,7 +1,7 @@
 //! How much of the computer's memory, disk and time foreign input may take: every limit on it, in one place.
 //!
-//! Input that goes beyond a limit is refused with an error that names the file and the limit. `docs/security.md` says which
-//! input is foreign and what is promised of it.
+//! Input that goes beyond a limit is refused with an error that names the file and the limit. `docs/security.md` says
+//! which input is foreign and what is promised of it.
 
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ pub(crate) const MOST_MONITORED: usize = 100;
 
 /// Positions of a model: a table of them is made whatever its file holds, D numbers for each.
 pub(crate) const MOST_POSITIONS: i128 = 1 << 16;
-/// A file of which less than one part in so many is on the disk was never written, or not to the end; reading it would take as
-/// long as if it had been.
+/// A file of which less than one part in so many is on the disk was never written, or not to the end; reading it would
+/// take as long as if it had been.
 pub(crate) const MOST_SPARSE: u64 = 16;
 /// Bytes of a tensor file's header: the format allows 100 MB; this holds more than a hundred thousand tensors.
 pub(crate) const TENSOR_HEADER_BYTES: u64 = 16 << 20;
@@ -46,7 +46,8 @@ pub(crate) const IMPORTED_BYTES: u64 = 1 << 26;
 
 /// Most bytes of an answer about a repository: [`HUB_FILES`] names of 100 bytes have 20 million.
 pub(crate) const HUB_ANSWER: u64 = 1 << 25;
-/// Seconds until such an answer must be there whole, however it drips: a slow line brings 20 million bytes in that time.
+/// Seconds until such an answer must be there whole, however it drips: a slow line brings 20 million bytes in that
+/// time.
 pub(crate) const HUB_ANSWER_TIME: Duration = Duration::from_secs(60);
 /// Most bytes of the text of a refusal: of it, one sentence is shown.
 pub(crate) const HUB_REFUSAL: u64 = 1 << 14;
@@ -70,7 +71,8 @@ pub(crate) const HUB_COMMITS: usize = 10;
 pub(crate) const HUB_SLOW: u64 = 1 << 16;
 /// The time in which a download is measured: long enough for a line to come back.
 pub(crate) const HUB_SLOW_TIME: Duration = Duration::from_secs(300);
-/// The part of a file that makes a broken try count as progress, and the most bytes of it: so the number of tries is bounded.
+/// The part of a file that makes a broken try count as progress, and the most bytes of it: so the number of tries is
+/// bounded.
 pub(crate) const HUB_PROGRESS: (u64, u64) = (1000, 1 << 20);
 
 // What is written of foreign contents.
@@ -84,15 +86,18 @@ pub(crate) const DISK_RESERVE_PART: u64 = 20;
 
 /// Bytes of a tokenizer's file: the largest in use, with a million pieces and their merges, have some 40 MB.
 pub(crate) const TOKENIZER_BYTES: u64 = 1 << 27;
-/// Values in a `tokenizer.json`, each of which takes some 70 bytes: three times those of half a million pieces and a million merges.
+/// Values in a `tokenizer.json`, each of which takes some 70 bytes: three times those of half a million pieces and a
+/// million merges.
 pub(crate) const TOKENIZER_VALUES: usize = 1 << 23;
 /// Bytes of a SentencePiece model; an enormous one would become many times as large in memory.
 pub(crate) const SENTENCEPIECE_BYTES: usize = 1 << 24;
-/// Steps of normalising, splitting, decoding and so on in a `tokenizer.json`, with what belongs to each; those in use have some twenty.
+/// Steps of normalising, splitting, decoding and so on in a `tokenizer.json`, with what belongs to each; those in use
+/// have some twenty.
 pub(crate) const TOKENIZER_STEPS: usize = 256;
 /// Bytes of a text that such a step inserts, removes or looks for, and of the marks of a model's pieces.
 pub(crate) const STEP_BYTES: usize = 1 << 10;
-/// Bytes of all regular expressions of a `tokenizer.json`, without the user's own symbols: ours has some 6 kB, others one.
+/// Bytes of all regular expressions of a `tokenizer.json`, without the user's own symbols: ours has some 6 kB, others
+/// one.
 pub(crate) const EXPRESSION_BYTES: usize = 1 << 14;
 /// Bytes of a regular expression times its counts (`{100}`), which repeat its parts in memory.
 pub(crate) const EXPRESSION_WEIGHT: usize = 1 << 20;
@@ -102,15 +107,18 @@ pub(crate) const CHARSMAP_BYTES: usize = 1 << 24;
 pub(crate) const REPLACEMENT_GROWTH: usize = 16;
 /// Bytes of text that SentencePiece replaces at once.
 pub(crate) const REPLACED_BYTES: usize = 1 << 8;
-/// Bytes of a piece of a unigram model: all pieces that a text begins with are looked for at each of its places. In the library
-/// each byte is also a level of a tree, which is removed by recursion.
+/// Bytes of a piece of a unigram model: all pieces that a text begins with are looked for at each of its places. In the
+/// library each byte is also a level of a tree, which is removed by recursion.
 pub(crate) const PIECE_BYTES: usize = 1 << 10;
-/// Bytes of all pieces of the library's Unigram, each of which takes some 400 bytes: twice those of half a million pieces.
+/// Bytes of all pieces of the library's Unigram, each of which takes some 400 bytes: twice those of half a million
+/// pieces.
 pub(crate) const UNIGRAM_BYTES: usize = 1 << 23;
-/// Characters of a word that `WordPiece` looks for in all ways, which takes time with their square; the usual number is 100.
+/// Characters of a word that `WordPiece` looks for in all ways, which takes time with their square; the usual number is
+/// 100.
 pub(crate) const WORDPIECE_CHARACTERS: u64 = 1000;
 
-/// Bytes that a text may become for each of its bytes when it is normalised, split or decoded: NFKC alone makes 11 of one.
+/// Bytes that a text may become for each of its bytes when it is normalised, split or decoded: NFKC alone makes 11 of
+/// one.
 const TEXT_GROWTH: usize = 16;
 /// The same of a long text, which has no place for a rare character alone.
 const LONG_TEXT_GROWTH: usize = 4;
@@ -136,7 +144,8 @@ pub(crate) const BESIDE_LINE: u64 = 64;
 
 // Data sets.
 
-/// Bytes of a Parquet file's description; that of a thousand row groups has some hundred kB, and of a wide table some MB.
+/// Bytes of a Parquet file's description; that of a thousand row groups has some hundred kB, and of a wide table some
+/// MB.
 pub(crate) const PARQUET_FOOTER_BYTES: u64 = 1 << 25;
 /// Bytes of a page's header, which may hold the least and the greatest text of the page.
 pub(crate) const PARQUET_HEADER_BYTES: u64 = 1 << 24;

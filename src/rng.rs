@@ -2,8 +2,8 @@
 //!
 //! Nothing here keeps hidden state: a number is a pure function of a key and a counter, and a key of a seed, a name
 //! and indices. So streams made in any order, on any thread, after any resume, give the same numbers. Two streams with
-//! different names or indices have different sequences in practice: a key is a hash of 64 bits, and a name of zero bytes would
-//! look like indices of 0.
+//! different names or indices have different sequences in practice: a key is a hash of 64 bits, and a name of zero
+//! bytes would look like indices of 0.
 //!
 //! The mixing function is the output function of SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom
 //! Number Generators", 2014). Good statistics, no cryptographic strength. Values decide what a resumed run

@@ -94,8 +94,8 @@ impl Signature {
         &self.help
     }
 
-    /// What stands in the place of a file that was not fetched: a pointer of Git LFS or git-annex, or a page that a server sent
-    /// instead.
+    /// What stands in the place of a file that was not fetched: a pointer of Git LFS or git-annex, or a page that a
+    /// server sent instead.
     pub(crate) fn of_placeholder(head: &[u8]) -> Option<Self> {
         let is_lfs =
             head.len() <= LFS_BYTES && contains(head, b"\noid ") && LFS.iter().any(|begin| head.starts_with(begin));
@@ -294,8 +294,8 @@ fn of_json(head: &[u8]) -> Option<Signature> {
 const SEEN: usize = 200;
 const FEW_ZEROS: usize = 4;
 
-/// The encoding of two or four bytes a character that bytes are in, by where their zeros are: of most characters, half the bytes
-/// or more are zero. `first` is the number of the first byte in the text.
+/// The encoding of two or four bytes a character that bytes are in, by where their zeros are: of most characters, half
+/// the bytes or more are zero. `first` is the number of the first byte in the text.
 pub(crate) fn wide_encoding(bytes: &[u8], first: u64) -> Option<&'static str> {
     let bytes = bytes.get(..SEEN).unwrap_or(bytes);
     let zeros = [0, 1, 2, 3].map(|place| {

@@ -330,7 +330,8 @@ fn assert_errors(report: &Value, said: &str, beginnings: &[&str]) {
     }
 }
 
-/// A project with corpora that training refuses: `short` has fewer target lines, `latin` is not UTF-8, `empty` is empty.
+/// A project with corpora that training refuses: `short` has fewer target lines, `latin` is not UTF-8, `empty` is
+/// empty.
 fn with_wrong_corpora() -> Project {
     let project = Project::new();
     project.write("short.de", "die Katze schläft\n");
@@ -573,7 +574,8 @@ fn check(folder: &Path, name: &str, is_training: bool, seen: &mut Seen) -> Findi
     check.finish()
 }
 
-/// The benchmark corpora have as many duplicates as `sort | uniq -d` counts, and next to nothing that looks untranslated.
+/// The benchmark corpora have as many duplicates as `sort | uniq -d` counts, and next to nothing that looks
+/// untranslated.
 #[test]
 fn real_corpora_show_little() {
     let Some(data) = std::env::var_os("MT_TEST_DATA") else {
@@ -738,7 +740,8 @@ fn write_sides(folder: &Path, sides: &[Vec<Vec<u8>>; 2]) {
     }
 }
 
-/// Both directions are intended then. Words are learnt from a part of large corpora, and not from pairs that cannot be read.
+/// Both directions are intended then. Words are learnt from a part of large corpora, and not from pairs that cannot be
+/// read.
 #[test]
 fn corpora_of_both_directions_are_not_swapped() {
     let folder = tempfile::tempdir().unwrap();

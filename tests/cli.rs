@@ -971,7 +971,8 @@ fn what_is_wrong_with_a_configuration_is_told_to_programs_too() {
     assert!(key["file"].as_str().unwrap().ends_with("wrong.toml") && key["column"] == 1, "{json}");
 }
 
-/// Text without spaces is scored by characters if configured, in validation and in `mt eval`; otherwise there is a warning.
+/// Text without spaces is scored by characters if configured, in validation and in `mt eval`; otherwise there is a
+/// warning.
 #[test]
 fn one_model_has_one_bleu() {
     let project = Project::new();

@@ -1,5 +1,5 @@
-//! Search with a real model: a batch gives what its sentences give alone, a cache what there is without one, and scores are
-//! those of forced decoding.
+//! Search with a real model: a batch gives what its sentences give alone, a cache what there is without one, and scores
+//! are those of forced decoding.
 
 mod common;
 

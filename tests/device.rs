@@ -1,6 +1,6 @@
 //! What runs on other devices: plain operations, the optimizer, decoding over tensors, bf16. `MT_TEST_DEVICE` names the
-//! device (cuda, cuda:1, metal); if unset, the same plain operations run on the processor. Everything is compared with the
-//! processor's fused kernels.
+//! device (cuda, cuda:1, metal); if unset, the same plain operations run on the processor. Everything is compared with
+//! the processor's fused kernels.
 
 mod common;
 
@@ -71,8 +71,8 @@ fn loss_and_gradients_are_the_processor_s() {
     }
 }
 
-/// bf16 has eight significant bits, so operands are off by up to 4e-3. The gradient still points the same way as that of f32
-/// (measured cosines: 0.9987 to 0.99997), and master weights and gradients stay f32.
+/// bf16 has eight significant bits, so operands are off by up to 4e-3. The gradient still points the same way as that
+/// of f32 (measured cosines: 0.9987 to 0.99997), and master weights and gradients stay f32.
 #[test]
 fn bf16_products_follow_f32() {
     for config in every_option() {

@@ -1,5 +1,5 @@
-//! Files, links, targets of make, commands, functions and types that the documents name exist, and flags that help names.
-//! Files of the project that have to agree do.
+//! Files, links, targets of make, commands, functions and types that the documents name exist, and flags that help
+//! names. Files of the project that have to agree do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;

@@ -442,8 +442,8 @@ fn perplexity_is_that_of_training() {
     assert!(stdout(&both).contains("BLEU|") && stdout(&both).contains("perplexity = "), "{}", stdout(&both));
 }
 
-/// Validation, `mt eval --ppl` and `mt score` agree on text with a byte order mark, empty lines, lines of nothing but white
-/// space, white space at the ends of lines, and lines that are too long.
+/// Validation, `mt eval --ppl` and `mt score` agree on text with a byte order mark, empty lines, lines of nothing but
+/// white space, white space at the ends of lines, and lines that are too long.
 #[test]
 fn perplexity_is_of_the_pairs_that_validation_counts() {
     let project = Project::new();

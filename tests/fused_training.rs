@@ -1,4 +1,5 @@
-//! Training with fused kernels gives the same losses as with the reference operations, update after update, with dropout.
+//! Training with fused kernels gives the same losses as with the reference operations, update after update, with
+//! dropout.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Fused operations against the reference, through a whole model: loss and the gradient of every parameter, with dropout,
-//! for both norm placements and awkward shapes. Also, every parameter has a gradient and moves.
+//! Fused operations against the reference, through a whole model: loss and the gradient of every parameter, with
+//! dropout, for both norm placements and awkward shapes. Also, every parameter has a gradient and moves.
 
 mod common;
 
@@ -259,8 +259,8 @@ fn the_loss_honours_its_incoming_gradient() {
     assert!(relative_error(&thrice, &expected) < 1e-5);
 }
 
-/// Fused and reference have the same probabilities from the same place: here each acts alone, in one sub-layer after the other.
-/// A sub-layer whose output projection is zero adds nothing, whatever is dropped in it.
+/// Fused and reference have the same probabilities from the same place: here each acts alone, in one sub-layer after
+/// the other. A sub-layer whose output projection is zero adds nothing, whatever is dropped in it.
 #[test]
 fn each_kind_of_dropout_acts_in_its_sub_layers() {
     type Set = fn(&mut ModelConfig);

@@ -1,4 +1,5 @@
-//! A hub, a mirror, or a storage behind it that means harm: what it sends is bounded, and what it must not know it is not sent.
+//! A hub, a mirror, or a storage behind it that means harm: what it sends is bounded, and what it must not know it is
+//! not sent.
 
 mod common;
 
@@ -102,8 +103,8 @@ fn a_hub_that_sends_a_byte_at_a_time_is_given_up() {
     assert!(hub.log().len() < 12);
 }
 
-/// Runs `mt` in the project with a disk of that size mounted at `folder`; the output ends with how many KiB of it are used, and
-/// the names in it. `None` where that is not possible.
+/// Runs `mt` in the project with a disk of that size mounted at `folder`; the output ends with how many KiB of it are
+/// used, and the names in it. `None` where that is not possible.
 fn on_small_disk(
     bench: &Bench,
     test: &str,

@@ -1,4 +1,5 @@
-//! `mt import` and fine-tuning. `make test-interop` tests that an imported model computes the same as in its own program.
+//! `mt import` and fine-tuning. `make test-interop` tests that an imported model computes the same as in its own
+//! program.
 
 mod common;
 
@@ -96,8 +97,8 @@ fn lines_without_a_language_are_told_of() {
     assert!(text.contains("1 of 4 lines (line 2) does not begin with a tag"), "{text}");
 }
 
-/// transformers adds padding to Marian's vocabulary, with an embedding of zeros and a bias of zero, and leaves it out of the
-/// softmax by `renormalize_logits` and `bad_words_ids`. All other logits may be lower by any constant.
+/// transformers adds padding to Marian's vocabulary, with an embedding of zeros and a bias of zero, and leaves it out
+/// of the softmax by `renormalize_logits` and `bad_words_ids`. All other logits may be lower by any constant.
 #[test]
 fn padding_has_no_share_of_any_probability() {
     let project = Project::new();
@@ -609,7 +610,8 @@ fn models_of_the_hub_are_fetched_and_imported_once() {
     assert!(stderr(&first).contains("imported into "), "{}", stderr(&first));
     let fetched = bench.hub.fetched();
     assert!(fetched.contains(&"model.safetensors".to_owned()) && !fetched.contains(&"tf_model.h5".to_owned()));
-    // The model is that of the folder; the second time it is neither fetched nor imported, and --offline sends no request.
+    // The model is that of the folder; the second time it is neither fetched nor imported, and --offline sends no
+    // request.
     succeeds(&mt(&["import", "opus", "--out", "model"]));
     assert_eq!(stdout(&first), stdout(&translate("model", &[])));
     let second = translate("hf:o/en-xx@refs/pr/3", &[]);
@@ -657,7 +659,8 @@ fn models_of_the_hub_are_fetched_and_imported_once() {
     assert_eq!(std::fs::read_dir(cache.join("mt/models/o--en-xx")).unwrap().count(), 4, "two models, the lock, a note");
 }
 
-/// transformers 5 shares no table in an untied model, whatever `share_encoder_decoder_embeddings` says; 4 stores only that table.
+/// transformers 5 shares no table in an untied model, whatever `share_encoder_decoder_embeddings` says; 4 stores only
+/// that table.
 #[test]
 fn tables_of_untied_models_are_each_sides_own() {
     let project = Project::new();

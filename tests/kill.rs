@@ -46,8 +46,8 @@ fn is_saving(run: &Path) -> bool {
     entries.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with(".tmp-"))
 }
 
-/// Kills the process after a delay, which with `saving` starts when it first writes a checkpoint. Returns whether it was
-/// writing one when killed, or `None` if it had ended before.
+/// Kills the process after a delay, which with `saving` starts when it first writes a checkpoint. Returns whether it
+/// was writing one when killed, or `None` if it had ended before.
 fn kill(child: &mut Child, run: &Path, saving: bool, delay: Duration) -> Option<bool> {
     let started = Instant::now();
     while saving && !is_saving(run) {
@@ -103,8 +103,8 @@ fn assert_same_run(project: &Project, whole: &str, killed: &str, step: u64) {
     }
 }
 
-/// Kills runs at `kills` moments, half of them aimed at a save; at more if too few hit one because the machine is busy, and
-/// then as soon as a save is seen.
+/// Kills runs at `kills` moments, half of them aimed at a save; at more if too few hit one because the machine is busy,
+/// and then as soon as a save is seen.
 fn kill_and_resume(kills: u64, updates: u64) {
     let project = Project::new();
     let settings = settings(updates);
@@ -140,7 +140,8 @@ fn kill_and_resume(kills: u64, updates: u64) {
             assert!(after >= before, "killed at {before:?}, and only {after:?} is left");
             let logged = if run.join("log.jsonl").exists() { logged(&run) } else { 0 };
             let repeated = logged.saturating_sub(after.unwrap_or(0));
-            // At most one interval, and another one trained while a checkpoint was being written: the next save waits for it.
+            // At most one interval, and another one trained while a checkpoint was being written: the next save waits
+            // for it.
             assert!(repeated <= 2 * EVERY, "{repeated} updates to be repeated (saving: {was_saving})");
             unseen += u64::from(repeated > EVERY && !was_saving);
             most_repeated = most_repeated.max(repeated);

@@ -1,5 +1,5 @@
-//! The order of the modules: each uses only those below it. So there is no circle, and whoever reads a module need not know
-//! those above.
+//! The order of the modules: each uses only those below it. So there is no circle, and whoever reads a module need not
+//! know those above.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -104,8 +104,8 @@ fn without_tests(text: &str, files: &mut Vec<String>) -> String {
     out + rest
 }
 
-/// Calls `used` with the line and the name of each module of the crate that a file names, by `crate::` or by so many `super::` that
-/// they leave its own.
+/// Calls `used` with the line and the name of each module of the crate that a file names, by `crate::` or by so many
+/// `super::` that they leave its own.
 fn used(code: &str, depth: usize, mut used: impl FnMut(usize, &str)) {
     let up = "super::".repeat(depth);
     for root in ["crate::", &up] {

@@ -1,5 +1,5 @@
-//! A small model learns to reverse sequences, from a random seed and to a stated accuracy, for every norm placement and every
-//! kind of position.
+//! A small model learns to reverse sequences, from a random seed and to a stated accuracy, for every norm placement and
+//! every kind of position.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Small files that stand for much memory or time, given to the binary where the system allows it little of either. What is
-//! shown: what each says, and what it took (`--nocapture`).
+//! Small files that stand for much memory or time, given to the binary where the system allows it little of either.
+//! What is shown: what each says, and what it took (`--nocapture`).
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -68,7 +68,8 @@ fn with_model() -> Project {
     project
 }
 
-/// Makes the manifest fit the model's files, as whoever changes them would. Of large ones the checksum is wrong: what would be found there is found before.
+/// Makes the manifest fit the model's files, as whoever changes them would. Of large ones the checksum is wrong: what
+/// would be found there is found before.
 fn seal(project: &Project) {
     let hex = |bytes: &[u8]| Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let files = ["config.toml", "tokenizer.json", "model.safetensors"].map(|name| {

@@ -40,7 +40,8 @@ const ROOM: usize = 30;
 const LARGE: u64 = 12;
 const IDS: SpecialIds = SpecialIds { pad_source: 0, eos_source: 1, pad_target: 0, bos_target: 2, eos_target: 1 };
 
-/// A device with up to `depth` updates under way. After an update that was not made, it skips all others until `forget`.
+/// A device with up to `depth` updates under way. After an update that was not made, it skips all others until
+/// `forget`.
 struct Late {
     tape: Tape,
     model: Transformer,
@@ -299,8 +300,8 @@ fn count(left: &Left, event: &str) -> usize {
     left.log.iter().filter(|entry| entry["event"] == event).count()
 }
 
-/// Also with updates skipped, singly and two in a row, a batch that does not fit into memory, a return to a checkpoint, and
-/// the end of the data.
+/// Also with updates skipped, singly and two in a row, a batch that does not fit into memory, a return to a checkpoint,
+/// and the end of the data.
 #[test]
 fn the_run_is_that_of_one_update_at_a_time() {
     let trouble = Trouble { poisoned: &[2, 8, 9, 20, 21, 22], ..Trouble::default() };

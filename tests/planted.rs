@@ -1,5 +1,5 @@
-//! What somebody else may have left in a run or model directory: links to other places, pipes, and a configuration that asks
-//! for more than a model needs.
+//! What somebody else may have left in a run or model directory: links to other places, pipes, and a configuration that
+//! asks for more than a model needs.
 
 mod common;
 
@@ -194,7 +194,8 @@ fn a_failed_start_leaves_every_file_as_it_was() {
     };
     let whole = project.path("whole");
     copy(&run, &whole);
-    // Names, whether they become a directory or else a file, and whether a run that begins anew needs them as they should be.
+    // Names, whether they become a directory or else a file, and whether a run that begins anew needs them as they
+    // should be.
     for (name, is_directory, matters_to_both) in [
         ("log.jsonl", true, true),
         ("best", true, true),

@@ -1,5 +1,5 @@
-//! Well-known hand-written Transformers, and every option of `[model]`, against PyTorch: logits, loss, the gradient of every
-//! parameter and, if the original returns them, attention weights. `tests/golden/README.md` describes the cases.
+//! Well-known hand-written Transformers, and every option of `[model]`, against PyTorch: logits, loss, the gradient of
+//! every parameter and, if the original returns them, attention weights. `tests/golden/README.md` describes the cases.
 //!
 //! Prints one row of docs/parity.md per case. If `MT_GOLDEN` names a folder written by
 //! `tests/golden/reference_models.py --full`, compares whole tensors instead of samples.
@@ -80,7 +80,8 @@ fn e_torch_state_dict_is_imported() {
     }
 }
 
-/// Compares each layer's weights [B, H, Lq, Lk] with the original's. Rows sum to one if the query sees a key, else to zero.
+/// Compares each layer's weights [B, H, Lq, Lk] with the original's. Rows sum to one if the query sees a key, else to
+/// zero.
 fn check_weights(golden: &Golden, kind: &str, got: &AttentionWeights) {
     for (layer, weights) in got.iter().enumerate() {
         let name = format!("attention.{kind}.{layer}");

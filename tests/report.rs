@@ -102,8 +102,8 @@ fn a_run_keeps_its_translations_of_the_validation_set() {
     assert_eq!(losses(project.log("runs/small")), losses(log));
 }
 
-/// Runs are compared by the tokenizer and case of the first run's validation: without spaces between words, they decide which
-/// run is better.
+/// Runs are compared by the tokenizer and case of the first run's validation: without spaces between words, they decide
+/// which run is better.
 #[test]
 fn runs_are_compared_as_they_are_validated() {
     let project = Project::new();

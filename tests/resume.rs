@@ -306,8 +306,8 @@ fn a_later_second_signal_ends_at_once() {
     assert!(!project.path("runs/small/checkpoints").exists(), "a batch of 2,400 pairs was over in 2 s");
 }
 
-/// SIGUSR1 and SIGXCPU say that another signal is to come: that one does not end at once what they have begun, nor do they
-/// themselves after another.
+/// SIGUSR1 and SIGXCPU say that another signal is to come: that one does not end at once what they have begun, nor do
+/// they themselves after another.
 #[test]
 fn an_announced_signal_ends_as_cleanly_as_the_announcement() {
     let project = Project::new();
@@ -456,7 +456,8 @@ fn a_plateau_lowers_the_rate_also_of_a_run_that_goes_on() {
         let train = project.logged(run, "train").into_iter();
         train.map(|e| (e["update"].as_u64().unwrap(), e["learning_rate"].as_f64().unwrap())).collect()
     };
-    // Recomputed from the log: the rate falls after two validations in a row without a new best, then the count starts again.
+    // Recomputed from the log: the rate falls after two validations in a row without a new best, then the count starts
+    // again.
     let (mut rate, mut stale, mut since_best, mut wanted) = (0.1, 0, 0, Vec::new());
     for entry in project.log("whole") {
         if entry["event"] == "train" {
@@ -1147,7 +1148,8 @@ fn a_validation_set_may_come_later() {
     succeeds(&train("none.toml", &["--resume", "--set", "train.max_updates=19"]));
 }
 
-/// A total that was computed follows the number of updates, in the run's config.toml too; one that the user states does not.
+/// A total that was computed follows the number of updates, in the run's config.toml too; one that the user states does
+/// not.
 #[test]
 fn the_learning_rate_falls_until_the_last_update() {
     let project = Project::new();

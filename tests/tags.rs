@@ -1,4 +1,5 @@
-//! Tags at the beginning of lines and other symbols (`tokenizer.tags`, `tokenizer.symbols`), from training to translation.
+//! Tags at the beginning of lines and other symbols (`tokenizer.tags`, `tokenizer.symbols`), from training to
+//! translation.
 
 mod common;
 
@@ -331,8 +332,8 @@ fn every_part_of_a_line_begins_with_its_tag() {
     assert_eq!(info["history"]["target_languages"], "<2de> <2en>");
 }
 
-/// A tag that is given by flag is the model's: no other is taken, it is not counted among the words of the line, and every command
-/// tells of lines without one.
+/// A tag that is given by flag is the model's: no other is taken, it is not counted among the words of the line, and
+/// every command tells of lines without one.
 #[test]
 fn a_tag_by_flag_is_known_and_no_word_of_the_line() {
     let project = trained();
@@ -484,7 +485,8 @@ fn tags_can_be_added_when_a_model_is_tuned() {
     }
 }
 
-/// What the tokenizers of a model are is recorded by a run that begins with it, whatever is left out of its configuration.
+/// What the tokenizers of a model are is recorded by a run that begins with it, whatever is left out of its
+/// configuration.
 #[test]
 fn a_tuned_model_records_the_tokenizers_that_it_has() {
     let project = Project::new();

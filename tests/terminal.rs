@@ -1,4 +1,5 @@
-//! What others wrote, in names, files and logs, neither commands a terminal nor forges a message; and help that cannot be written.
+//! What others wrote, in names, files and logs, neither commands a terminal nor forges a message; and help that cannot
+//! be written.
 
 mod common;
 

@@ -394,7 +394,8 @@ fn a_weight_multiplies_the_loss_of_a_pair() {
     let ones = train("ones", Some("1\n".repeat(120)), &[]);
     assert_eq!(model(&project, "ones"), model(&project, "plain"));
     assert_eq!(ones[2]["loss"], plain[2]["loss"]);
-    // Adam's steps do not depend on the scale of gradients, but the loss and the gradient's norm do; the perplexity has no weights.
+    // Adam's steps do not depend on the scale of gradients, but the loss and the gradient's norm do; the perplexity has
+    // no weights.
     let twos = train("twos", Some("2.0\n".repeat(120)), &[]);
     assert_eq!(number(&twos[0], "loss"), 2.0 * number(&plain[0], "loss"));
     assert!(relative(number(&twos[0], "gradient_norm"), 2.0 * number(&plain[0], "gradient_norm")) < 1e-5);
@@ -410,7 +411,8 @@ fn a_weight_multiplies_the_loss_of_a_pair() {
     );
 }
 
-/// They stay with their pairs where others are dropped, where text is cut anew in each epoch, from the cache, and compressed.
+/// They stay with their pairs where others are dropped, where text is cut anew in each epoch, from the cache, and
+/// compressed.
 #[test]
 fn weights_stay_with_their_pairs() {
     let project = Project::new();

@@ -155,7 +155,8 @@ fn constraints_are_kept() {
     assert!(default != none && default != strong && none != strong);
 }
 
-/// What flags do not say, the model's configuration does: in translation, and in validation, which has a beam of its own.
+/// What flags do not say, the model's configuration does: in translation, and in validation, which has a beam of its
+/// own.
 #[test]
 fn the_search_is_that_of_the_configuration_where_flags_say_nothing() {
     let project = trained();
@@ -922,8 +923,8 @@ fn a_shortlist_is_learnt_from_files_that_are_named() {
     fails(&make("other.de", &["--src", "other.en", "--tgt", "other.de"]), 2, &["same file"]);
 }
 
-/// Looking whether output and input are the same file must not open them: that would wait for the other end of a pipe, or take
-/// its lines away.
+/// Looking whether output and input are the same file must not open them: that would wait for the other end of a pipe,
+/// or take its lines away.
 #[test]
 fn inputs_and_outputs_may_be_named_pipes() {
     let project = trained();
@@ -1000,8 +1001,8 @@ fn the_reader_of_a_named_output_does_not_go_away_unnoticed() {
     fails(&output, 1, &["--> pipe", "its reader has gone away"]);
 }
 
-/// A signal ends it between two lines, and how many are done is said; also if the input ends at the same time, as it does where
-/// Ctrl-C ends its writer too.
+/// A signal ends it between two lines, and how many are done is said; also if the input ends at the same time, as it
+/// does where Ctrl-C ends its writer too.
 #[test]
 fn what_is_interrupted_says_how_much_is_done() {
     let project = trained();

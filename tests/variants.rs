@@ -1,5 +1,5 @@
-//! The configurations of the paper's Table 3 and of well-known hand-written Transformers: each learns, at an eighth of its
-//! size; those with golden numbers match the models that gave the numbers; and docs/paper.md has the right counts.
+//! The configurations of the paper's Table 3 and of well-known hand-written Transformers: each learns, at an eighth of
+//! its size; those with golden numbers match the models that gave the numbers; and docs/paper.md has the right counts.
 
 mod common;
 
@@ -31,7 +31,8 @@ fn folder(name: &str) -> BTreeMap<String, Config> {
 const PIECES: usize = 60;
 /// Learning rate of the two updates.
 const RATE: f64 = 1e-3;
-/// Each update must lower the loss, which begins at about 4.5, by at least this: less than half of the least observed fall.
+/// Each update must lower the loss, which begins at about 4.5, by at least this: less than half of the least observed
+/// fall.
 const FALL: f64 = 0.1;
 
 /// The model at an eighth of its widths, with all ratios kept: the heads of Table 3 are then 2 to 64 wide.

@@ -1,6 +1,6 @@
-//! The mean of several checkpoints' weights, as in "Attention Is All You Need", section 6.1, or of several models' (Wortsman et
-//! al. 2022, "Model soups"; with weights, between a model and what became of it in fine-tuning, "Robust fine-tuning of zero-shot
-//! models").
+//! The mean of several checkpoints' weights, as in "Attention Is All You Need", section 6.1, or of several models'
+//! (Wortsman et al. 2022, "Model soups"; with weights, between a model and what became of it in fine-tuning, "Robust
+//! fine-tuning of zero-shot models").
 
 use std::path::PathBuf;
 
@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 
 /// Fills `flat` with the mean of the models in these checkpoint or model directories.
 ///
-/// Sums are in `f64`, in the order of the directories, and rounded once. Beyond `flat` it needs one chunk of memory per file,
-/// however large the model. The mean of one model is that model, bit for bit.
+/// Sums are in `f64`, in the order of the directories, and rounded once. Beyond `flat` it needs one chunk of memory per
+/// file, however large the model. The mean of one model is that model, bit for bit.
 ///
 /// # Errors
 /// No directory is given, one is damaged, or one does not fit `layout`; all of these are named at once.
@@ -21,10 +21,10 @@ pub fn average(directories: &[PathBuf], layout: &[Slot], flat: &mut [f32]) -> Re
     weighted_average(directories, &vec![1.0; directories.len()], layout, flat).map(|_| ())
 }
 
-/// As [`average`], where each model counts as much as its weight says: positive numbers, one for each directory. Returns how
-/// alike the models are: the mean cosine between the weights of two of them (but the output's bias), each pair counting as much
-/// as in the result's norm. Models of one training are near 1, those trained apart near 0, and their mean is of no use. 1 for a
-/// single model.
+/// As [`average`], where each model counts as much as its weight says: positive numbers, one for each directory.
+/// Returns how alike the models are: the mean cosine between the weights of two of them (but the output's bias), each
+/// pair counting as much as in the result's norm. Models of one training are near 1, those trained apart near 0, and
+/// their mean is of no use. 1 for a single model.
 ///
 /// # Errors
 /// As there.

@@ -14,7 +14,8 @@ use crate::file::{Folder, Links, file_system, folder_of, is_out_of_files, open_r
 
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// Held while files of a run or model directory are replaced: a save in another thread would remove the temporary files.
+/// Held while files of a run or model directory are replaced: a save in another thread would remove the temporary
+/// files.
 static REPLACING: Mutex<()> = Mutex::new(());
 
 /// A new file, hashed as it is written.
@@ -119,9 +120,9 @@ pub(super) fn sync_directory(directory: &Folder) -> Result<()> {
     unless_unsupported(directory.sync()).map_err(|error| write_error(directory.path(), error))
 }
 
-/// Makes success of the errors by which file systems say that they cannot sync a directory (some of shared folders, CIFS and
-/// FUSE): nothing can be done there, and that is no reason to end a run. PostgreSQL ignores such errors, too. Others, such as
-/// that of a failing disk, stay.
+/// Makes success of the errors by which file systems say that they cannot sync a directory (some of shared folders,
+/// CIFS and FUSE): nothing can be done there, and that is no reason to end a run. PostgreSQL ignores such errors, too.
+/// Others, such as that of a failing disk, stay.
 pub(super) fn unless_unsupported(synced: std::io::Result<()>) -> std::io::Result<()> {
     if let Err(error) = &synced
         && let Some(libc::EINVAL | libc::EBADF | libc::ENOTSUP | libc::ENOSYS) = error.raw_os_error()
@@ -226,8 +227,8 @@ fn locked_directory(parent: &Folder, name: &str) -> std::io::Result<Folder> {
     }
 }
 
-/// Removes the temporary directories of `name` that killed processes left: a running process holds a lock on its own. Where
-/// directories cannot be locked, they stay.
+/// Removes the temporary directories of `name` that killed processes left: a running process holds a lock on its own.
+/// Where directories cannot be locked, they stay.
 pub(super) fn remove_left_by_kills(parent: &Folder, name: &str) {
     for file_name in parent.names().unwrap_or_default() {
         let number = file_name.to_str().and_then(|file| file.strip_prefix(&format!(".{name}."))?.strip_suffix(".tmp"));

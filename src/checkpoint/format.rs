@@ -1,8 +1,8 @@
 //! Tensor files in the safetensors format: eight bytes of header length, a JSON header, then the tensors' bytes.
 //!
-//! Writing streams: the data is never copied as a whole, and its digest is taken on the way. Reading goes tensor by tensor
-//! straight into the caller's flat buffer. Everything is `f32`, little-endian, in the order given; but in a quantised model
-//! a matrix [n, k] may hold 8-bit integers, with a tensor NAME_scale [n]: the value of 1 in each row.
+//! Writing streams: the data is never copied as a whole, and its digest is taken on the way. Reading goes tensor by
+//! tensor straight into the caller's flat buffer. Everything is `f32`, little-endian, in the order given; but in a
+//! quantised model a matrix [n, k] may hold 8-bit integers, with a tensor NAME_scale [n]: the value of 1 in each row.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -96,7 +96,8 @@ fn elements(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1usize, |n, &size| n.checked_mul(size))
 }
 
-/// Writes `tensors`, in this order, to the new file `directory/name`, and syncs it, with these keys and values in the header.
+/// Writes `tensors`, in this order, to the new file `directory/name`, and syncs it, with these keys and values in the
+/// header.
 pub(crate) fn write_with_metadata(
     directory: &Path,
     name: &str,
@@ -188,11 +189,12 @@ pub(super) fn non_finite(values: &[f32]) -> usize {
     values.iter().filter(|value| !value.is_finite()).count()
 }
 
-/// Fills `flat` from a tensor file: each slot of `layout` from the tensor of its name. What no slot covers is left alone.
+/// Fills `flat` from a tensor file: each slot of `layout` from the tensor of its name. What no slot covers is left
+/// alone.
 ///
 /// # Errors
-/// The file cannot be read or its header is invalid; or tensors are missing, superfluous, of another shape or type, or hold
-/// NaN or infinities: all of these at once. `flat` is then partly filled.
+/// The file cannot be read or its header is invalid; or tensors are missing, superfluous, of another shape or type, or
+/// hold NaN or infinities: all of these at once. `flat` is then partly filled.
 pub fn load_into(file: &Path, layout: &[Slot], flat: &mut [f32]) -> Result<()> {
     TensorFile::open(file, layout)?.load_into(layout, flat)
 }
@@ -331,8 +333,8 @@ impl TensorFile {
         }
     }
 
-    /// The tensor of slot `i`, as it is stored; zeros for one that does not fit. NaN and infinities are counted among the
-    /// problems.
+    /// The tensor of slot `i`, as it is stored; zeros for one that does not fit. NaN and infinities are counted among
+    /// the problems.
     ///
     /// # Errors
     /// The file cannot be read.

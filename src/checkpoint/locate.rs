@@ -17,8 +17,8 @@ use super::{
 use crate::error::{Error, Location, Result, check_directory};
 use crate::{file, limits};
 
-/// How often to look into a run whose checkpoints training changes meanwhile. What was opened stays readable, so each look misses
-/// only what goes between reading a name and opening the files there: a fraction of a millisecond.
+/// How often to look into a run whose checkpoints training changes meanwhile. What was opened stays readable, so each
+/// look misses only what goes between reading a name and opening the files there: a fraction of a millisecond.
 const LOOKS: usize = 20;
 /// Directories or steps named in a help text.
 const MAX_NAMED: usize = 8;
@@ -140,8 +140,8 @@ pub(super) fn directories(run: &Path) -> Result<BTreeMap<u64, PathBuf>> {
     Ok(found)
 }
 
-/// Whether an entry is a directory or a link to one, or cannot be looked at, as in a directory without permission: then it is
-/// there, and whoever needs it will be told what is wrong.
+/// Whether an entry is a directory or a link to one, or cannot be looked at, as in a directory without permission: then
+/// it is there, and whoever needs it will be told what is wrong.
 fn may_be_directory(entry: &fs::DirEntry) -> bool {
     match entry.file_type() {
         Ok(kind) if !kind.is_symlink() => kind.is_dir(),
@@ -228,8 +228,8 @@ pub fn is_known_damage(error: &Error) -> bool {
     !(error.is_of_access() || error.may_pass() || error.is_of_version())
 }
 
-/// The checkpoints up to update `step` that were saved because `save_every` was due, and that of `step` itself; not those saved
-/// as the best, or by a signal. Each says whether it is regular; where it does not, `save_every` decides.
+/// The checkpoints up to update `step` that were saved because `save_every` was due, and that of `step` itself; not
+/// those saved as the best, or by a signal. Each says whether it is regular; where it does not, `save_every` decides.
 pub fn regular(run: &Path, save_every: u64, step: u64) -> Result<Vec<Saved>> {
     let is_regular = |(s, directory): &Saved| {
         let said = read_state(directory).ok().and_then(|state| state["regular"].as_bool());
@@ -240,8 +240,8 @@ pub fn regular(run: &Path, save_every: u64, step: u64) -> Result<Vec<Saved>> {
     Ok(checkpoints)
 }
 
-/// Looks into a run, and again if what was found is not sound but training has changed the run's checkpoints meanwhile: it
-/// may have removed what was being read.
+/// Looks into a run, and again if what was found is not sound but training has changed the run's checkpoints meanwhile:
+/// it may have removed what was being read.
 pub fn look_again<T>(run: &Path, is_sound: impl Fn(&T) -> bool, mut look: impl FnMut() -> Result<T>) -> Result<T> {
     let state = || (directories(run).ok(), [BEST, LAST].map(|name| pointer(run, name).ok()));
     for _ in 1..LOOKS {
@@ -259,9 +259,9 @@ pub fn look_again<T>(run: &Path, is_sound: impl Fn(&T) -> bool, mut look: impl F
 
 /// Finds and verifies the model that `which` asks for in a run or model directory.
 ///
-/// None means the final model if there is one, else the best checkpoint, else the last. With None or [`Which::Last`] a damaged
-/// checkpoint is reported in [`Located::warnings`] and the next in line is used; a final model, or one that was named exactly,
-/// must be intact.
+/// None means the final model if there is one, else the best checkpoint, else the last. With None or [`Which::Last`] a
+/// damaged checkpoint is reported in [`Located::warnings`] and the next in line is used; a final model, or one that was
+/// named exactly, must be intact.
 ///
 /// # Errors
 /// There is no such model, or it is damaged; the help says what can be found.
@@ -328,8 +328,8 @@ fn any(dir: &Path) -> Result<Located> {
     last(dir, warnings)
 }
 
-/// The end of a help that names a whole checkpoint of the run, the best one or else the newest, if there is one besides that of
-/// update `damaged`.
+/// The end of a help that names a whole checkpoint of the run, the best one or else the newest, if there is one besides
+/// that of update `damaged`.
 fn other_checkpoint(dir: &Path, damaged: Option<u64>) -> String {
     let best = pointer(dir, BEST).ok().flatten();
     let newest_first = list(dir).unwrap_or_default().into_iter().rev().map(|(step, _)| step);

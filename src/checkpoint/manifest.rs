@@ -10,8 +10,8 @@
 //! }
 //! ```
 //!
-//! `run_files` is in checkpoints only, for files at the top of their run; `made_from` (not shown) says what a model was made
-//! from, unless that was training. `digest` is the SHA-256 of every byte before
+//! `run_files` is in checkpoints only, for files at the top of their run; `made_from` (not shown) says what a model was
+//! made from, unless that was training. `digest` is the SHA-256 of every byte before
 //! its own value; what follows it is fixed. So any changed byte shows.
 
 use std::fs::File;
@@ -121,8 +121,8 @@ fn other_version(format: u64, intact: bool) -> Error {
 /// Checks `manifest.json` in `dir` (format version, its own digest) and the size and SHA-256 of every file it lists.
 ///
 /// # Errors
-/// There is no manifest ("not complete"), it is of another format version, or anything is damaged: all damaged files are
-/// named at once.
+/// There is no manifest ("not complete"), it is of another format version, or anything is damaged: all damaged files
+/// are named at once.
 pub fn verify(dir: &Path) -> Result<Manifest> {
     verify_holding(dir, &[])
 }
@@ -210,7 +210,8 @@ pub(super) fn or_gone(dir: &Path, error: Error) -> Error {
     Error::failure("the checkpoint is gone").at(dir).help(REMOVED)
 }
 
-/// Checks the files of these names that `manifest.json` in `dir` lists, and no others. Returns an error for each that is damaged.
+/// Checks the files of these names that `manifest.json` in `dir` lists, and no others. Returns an error for each that
+/// is damaged.
 ///
 /// # Errors
 /// The manifest cannot be read.

@@ -1,4 +1,5 @@
-//! Checkpoints and model directories: written so that a kill or a full disk loses nothing, read so that damage is found.
+//! Checkpoints and model directories: written so that a kill or a full disk loses nothing, read so that damage is
+//! found.
 //!
 //! ```text
 //! RUN/checkpoints/step-00001000/{model.safetensors, optimizer.safetensors, state.json, manifest.json}
@@ -6,8 +7,9 @@
 //! RUN/{model.safetensors, manifest.json}    the final model, with the config.toml and tokenizers beside it
 //! ```
 //!
-//! A checkpoint is written into a temporary sibling, every file synced, then renamed: it is there whole or not at all. It
-//! counts only with a valid `manifest.json` ([`verify`]). Files are safetensors, JSON and text; nothing read here is trusted.
+//! A checkpoint is written into a temporary sibling, every file synced, then renamed: it is there whole or not at all.
+//! It counts only with a valid `manifest.json` ([`verify`]). Files are safetensors, JSON and text; nothing read here is
+//! trusted.
 //!
 //! [`mod@format`] is the tensor file, [`manifest`] the digests, `save` and `locate` the directories,
 //! [`average`](fn@average) the mean.
@@ -57,8 +59,8 @@ pub const BEST: &str = "best";
 /// The pointer to the last checkpoint.
 pub const LAST: &str = "last";
 
-/// A run directory that is written to. It was named by the user, but what lies in it may have been planted by another: files are
-/// never written through links in it, and directories only if the user allows it ([`Self::following_links`]).
+/// A run directory that is written to. It was named by the user, but what lies in it may have been planted by another:
+/// files are never written through links in it, and directories only if the user allows it ([`Self::following_links`]).
 #[derive(Clone, Copy, Debug)]
 pub struct RunPath<'a> {
     pub(crate) path: &'a Path,

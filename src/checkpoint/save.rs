@@ -24,16 +24,16 @@ pub(super) const REPLACED: &str = ".old-";
 
 /// Writes the checkpoint of `step` and returns its directory.
 ///
-/// It is written to a temporary sibling, every file synced, renamed, and the parent directory synced: a crash at any moment
-/// leaves it whole or absent, and the checkpoints before it untouched. Its manifest covers the run's tokenizers too. An
-/// existing checkpoint of that step is replaced as safely. The run directory must be there: it may have been moved away, and is
-/// not made again. What earlier crashes left behind is removed first, so that it
-/// takes no space from this one. Tensors are stored in the order given. A run may have only one save at a time. Links in the run
-/// directory are not followed, unless [`RunPath`] allows it for directories.
+/// It is written to a temporary sibling, every file synced, renamed, and the parent directory synced: a crash at any
+/// moment leaves it whole or absent, and the checkpoints before it untouched. Its manifest covers the run's tokenizers
+/// too. An existing checkpoint of that step is replaced as safely. The run directory must be there: it may have been
+/// moved away, and is not made again. What earlier crashes left behind is removed first, so that it
+/// takes no space from this one. Tensors are stored in the order given. A run may have only one save at a time. Links
+/// in the run directory are not followed, unless [`RunPath`] allows it for directories.
 ///
 /// # Errors
-/// The disk is full, the directory cannot be written, or a tensor holds NaN or infinities, which loading would refuse. The
-/// temporary directory is then removed, if that can be done.
+/// The disk is full, the directory cannot be written, or a tensor holds NaN or infinities, which loading would refuse.
+/// The temporary directory is then removed, if that can be done.
 pub fn save<'a>(
     run: impl Into<RunPath<'a>>,
     step: u64,
@@ -104,11 +104,11 @@ fn clean_up(run: &Folder, checkpoints: &Folder) {
     }
 }
 
-/// Writes the final model to the top of a model directory: `model.safetensors`, and a `manifest.json` that also covers the
-/// `config.toml` and tokenizers found there, so write these first.
+/// Writes the final model to the top of a model directory: `model.safetensors`, and a `manifest.json` that also covers
+/// the `config.toml` and tokenizers found there, so write these first.
 ///
-/// Each file is written beside its place, synced and renamed, and the old manifest goes before the old model: a reader finds
-/// a whole model or one that is "not complete", never a torn one.
+/// Each file is written beside its place, synced and renamed, and the old manifest goes before the old model: a reader
+/// finds a whole model or one that is "not complete", never a torn one.
 ///
 /// `made_from` says what the model was made from, if not by training.
 ///
@@ -176,9 +176,9 @@ pub(crate) fn staged_pointer(run: &Folder, name: &str, step: u64) -> Result<Stag
     staged.map_err(|error| disk::write_error(&run.path().join(name), error))
 }
 
-/// Removes old checkpoints of a run that has just saved `step`, except the newest `keep` (at least one), those of the steps in
-/// `protect`, and those that the pointers `best` and `last` name. Those after `step` go first: a resume has passed over them
-/// because they are damaged, and they would count as newer than what has been trained since.
+/// Removes old checkpoints of a run that has just saved `step`, except the newest `keep` (at least one), those of the
+/// steps in `protect`, and those that the pointers `best` and `last` name. Those after `step` go first: a resume has
+/// passed over them because they are damaged, and they would count as newer than what has been trained since.
 ///
 /// # Errors
 /// A pointer is damaged: nothing is removed then, since it might name any of them. Or a checkpoint cannot be removed.
@@ -206,7 +206,8 @@ fn remove(run: RunPath, step: u64, path: &Path) -> Result<()> {
     checkpoints.remove(&doomed).map_err(remove_error)
 }
 
-/// Makes the checkpoint of `step` the newest, by removing those after it, the newest first; `best` is the best up to `step`.
+/// Makes the checkpoint of `step` the newest, by removing those after it, the newest first; `best` is the best up to
+/// `step`.
 ///
 /// # Errors
 /// A pointer cannot be written, or a checkpoint cannot be removed.

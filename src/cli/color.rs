@@ -7,7 +7,8 @@ use clap::{ColorChoice, ValueEnum};
 /// When to colour messages and help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Color {
-    /// When they go to a terminal, messages to stderr and help to stdout, unless NO_COLOR is set or the terminal is dumb (TERM).
+    /// When they go to a terminal, messages to stderr and help to stdout, unless NO_COLOR is set or the terminal is
+    /// dumb (TERM).
     Auto,
     /// Always.
     Always,

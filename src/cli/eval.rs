@@ -18,7 +18,8 @@ pub struct EvalArgs {
     /// Source file [default: the test set of the model's configuration]; with --hyp, only for --report
     #[arg(long, value_name = "FILE")]
     pub src: Option<PathBuf>,
-    /// Put this tag in front of each line of --src, as `tag` of the corpora does in training: the language to translate into
+    /// Put this tag in front of each line of --src, as `tag` of the corpora does in training: the language to
+    /// translate into
     #[arg(long, value_name = "TAG", requires = "src", conflicts_with = "hyp")]
     pub tag: Option<String>,
     /// Reference file; several files give several references per line

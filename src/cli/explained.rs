@@ -1,5 +1,5 @@
-//! Options without the flag that they belong to, such as `--chrf-word-order` without `--chrf`, keys of the configuration given
-//! as options, such as `--lr`, and commands as other toolkits call them.
+//! Options without the flag that they belong to, such as `--chrf-word-order` without `--chrf`, keys of the
+//! configuration given as options, such as `--lr`, and commands as other toolkits call them.
 
 use std::ffi::OsString;
 
@@ -36,8 +36,8 @@ fn command_called(error: Error, command: &Command) -> Error {
     Error::raw(ErrorKind::InvalidSubcommand, message).with_cmd(command)
 }
 
-/// Names the keys of the configuration, ours or another toolkit's, that an unknown option may mean, where `--set` takes them; or
-/// what there is instead.
+/// Names the keys of the configuration, ours or another toolkit's, that an unknown option may mean, where `--set` takes
+/// them; or what there is instead.
 fn key_as_option(error: Error, command: &Command, arguments: &[OsString]) -> Error {
     let takes_keys = |command: &&Command| command.get_arguments().any(|argument| argument.get_long() == Some("set"));
     let mut subcommands = arguments.iter().skip(1).filter_map(|argument| command.find_subcommand(argument));

@@ -67,8 +67,8 @@ pub struct ExportArgs {
 /// `mt import`
 #[derive(Args, Debug)]
 pub struct ImportArgs {
-    /// Folder of a MarianMT (Hugging Face transformers) or Marian model, such as OPUS-MT's; a Marian .npz; or hf:ORG/NAME of the
-    /// hub
+    /// Folder of a MarianMT (Hugging Face transformers) or Marian model, such as OPUS-MT's; a Marian .npz; or
+    /// hf:ORG/NAME of the hub
     #[arg(value_name = "DIR")]
     pub source: PathBuf,
     /// Directory of the new model; it must not exist yet

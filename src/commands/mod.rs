@@ -1,4 +1,5 @@
-//! The commands: wiring of the other modules. Each has a file or a folder here; [`shared`] is what several of them need.
+//! The commands: wiring of the other modules. Each has a file or a folder here; [`shared`] is what several of them
+//! need.
 
 mod average;
 mod check;

@@ -103,8 +103,9 @@ fn check_name(file: &Path) -> Result<()> {
     Err(error.help("name a .html file for the page, a .svg or .png file for the curves, or - for stdout"))
 }
 
-/// Whether runs differ from the first by more than chance, in their translations of the validation set: those of the final
-/// models, or of the best ones if training has not ended. Null for one run; notes on those that cannot be compared.
+/// Whether runs differ from the first by more than chance, in their translations of the validation set: those of the
+/// final models, or of the best ones if training has not ended. Null for one run; notes on those that cannot be
+/// compared.
 fn compared(runs: &[PathBuf], names: &[String]) -> Result<Value> {
     if runs.len() < 2 {
         return Ok(Value::Null);

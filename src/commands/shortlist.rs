@@ -57,8 +57,8 @@ pub(super) fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     refuse_inputs(Some(&args.out), inputs.iter().map(PathBuf::as_path))?;
     // The model has its own copies of the tokenizers: what has become of the files that it began with does not matter.
     (loaded.config.tokenizer.path, loaded.config.tokenizer.target_path) = (None, None);
-    // Beside the run, also if one of its checkpoints is named. A model of the hub lies in the user's cache, where nobody would
-    // look.
+    // Beside the run, also if one of its checkpoints is named. A model of the hub lies in the user's cache, where
+    // nobody would look.
     let place = if hub::repository(&args.model).is_some() { &args.out } else { loaded.directory() };
     let preparation = Preparation::beside(place, &loaded.config.data, &tell).showing(&pairs_bar);
     let data = training_data::prepare(&loaded.config, &texts, Some(loaded.tokenizers.clone()), &preparation)?;

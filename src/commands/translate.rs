@@ -262,8 +262,9 @@ fn check(args: &TranslateArgs) -> Result<()> {
     Ok(())
 }
 
-/// A line and its translation as JSON. Log-probabilities are those of the tokens and, if it was reached, of the end; for a
-/// line in parts, of each part's tokens and end. `joints` are the indices of the tokens with which later parts begin.
+/// A line and its translation as JSON. Log-probabilities are those of the tokens and, if it was reached, of the end;
+/// for a line in parts, of each part's tokens and end. `joints` are the indices of the tokens with which later parts
+/// begin.
 fn json(tokenizer: &Tokenizer, line: &str, translation: &Translation, alignments: &[Alignment], n_best: bool) -> Value {
     let candidate = |(candidate, alignment): (&Candidate, Option<&Alignment>)| {
         let Candidate { text, tokens, token_log_probs, log_prob, score, ending, joints, lacks_phrases } = candidate;

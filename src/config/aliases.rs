@@ -1,10 +1,11 @@
-//! What keys and values are called in other toolkits (fairseq, Marian, Sockeye, JoeyNMT, OpenNMT) and in the paper, so that a message about an
-//! unknown name can give ours. None of these names is accepted.
+//! What keys and values are called in other toolkits (fairseq, Marian, Sockeye, JoeyNMT, OpenNMT) and in the paper, so
+//! that a message about an unknown name can give ours. None of these names is accepted.
 
 use super::document::Value;
 use super::schema::{self, join};
 
-/// Our key (dotted) and the names that others have for it, in any section. A name in several rows means any of their keys.
+/// Our key (dotted) and the names that others have for it, in any section. A name in several rows means any of their
+/// keys.
 const KEYS: &[(&str, &[&str])] = &[
     ("data.train", &["train_sets", "train_data", "trainpref"]),
     ("data.valid", &["dev", "valid_sets", "valid_data", "validpref"]),
@@ -203,7 +204,8 @@ const NO_KEY: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Names that mean something else in some tables than elsewhere, or something only there: tables, our key, others' names.
+/// Names that mean something else in some tables than elsewhere, or something only there: tables, our key, others'
+/// names.
 const LOCAL: &[(&[&str], &str, &[&str])] = &[
     (&["data.train", "data.valid", "data.test"], "source", &["src"]),
     (&["data.train", "data.valid", "data.test"], "target", &["tgt", "trg"]),

@@ -319,8 +319,8 @@ fn without_effect(path: &str, keys: &[Key]) -> Error {
     error.help(format!("give it {needed}, or leave it out{without}"))
 }
 
-/// What to do about a key that does not exist, and the keys (dotted) that may have been meant: one of `names`, which the
-/// table has, or another; `all` is the list shown to the user.
+/// What to do about a key that does not exist, and the keys (dotted) that may have been meant: one of `names`, which
+/// the table has, or another; `all` is the list shown to the user.
 fn key_meant(path: &str, name: &str, value: &Value, names: &[&str], all: &str) -> (String, Vec<String>) {
     if name == "extends" {
         return ("`extends` belongs in a file, before the first section".to_owned(), Vec::new());

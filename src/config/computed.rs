@@ -1,10 +1,10 @@
 //! Keys whose defaults are computed from other keys, and how what was computed follows those keys.
 //!
-//! The configuration that a run directory holds states every key, also those that its user left out. If it is laid below
-//! `--set` or another file, a key with the value that the other keys of that file give counts as left out once a layer
-//! above changes a key that it is computed from: with `model.norm = "pre"`, a `final_norm = false` that only followed from
-//! "post" becomes true. Likewise, text below its `data.root` is looked for below another one. As always, a key that such a
-//! layer states itself has that value. What a user's own file states is meant, and stays.
+//! The configuration that a run directory holds states every key, also those that its user left out. If it is laid
+//! below `--set` or another file, a key with the value that the other keys of that file give counts as left out once a
+//! layer above changes a key that it is computed from: with `model.norm = "pre"`, a `final_norm = false` that only
+//! followed from "post" becomes true. Likewise, text below its `data.root` is looked for below another one. As always,
+//! a key that such a layer states itself has that value. What a user's own file states is meant, and stays.
 
 use std::cmp::Reverse;
 use std::path::Path;

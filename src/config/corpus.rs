@@ -6,7 +6,8 @@ use crate::error::Error;
 use crate::hub::{self, Repo};
 use crate::key::Key;
 
-/// Reports keys that go together only with `hub`, or not without it, and tags that the vocabulary to be learnt will not have.
+/// Reports keys that go together only with `hub`, or not without it, and tags that the vocabulary to be learnt will not
+/// have.
 pub(super) fn check(merged: &Table, report: &mut Report) {
     let Some(Value::Table(data)) = get(merged, "data").map(|entry| &entry.item.value) else { return };
     // What other vocabularies have is known once they are there.

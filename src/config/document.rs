@@ -19,8 +19,8 @@ use crate::key::{Key, Kind};
 pub(super) struct Source {
     /// Position among the sources, for reporting problems in the order of reading.
     pub order: usize,
-    /// Position among the layers: that of the source named on the command line, and how often it was extended from there. What
-    /// a file extends lies below it.
+    /// Position among the layers: that of the source named on the command line, and how often it was extended from
+    /// there. What a file extends lies below it.
     pub layer: (usize, Reverse<usize>),
     /// The file as the user would name it, or `--set key=value`.
     pub name: PathBuf,
@@ -179,8 +179,8 @@ pub(super) fn parse(source: &Rc<Source>) -> Result<Table, Vec<(Origin, Error)>> 
     Err(named.chain(more).collect())
 }
 
-/// What a common slip has made of the value at an offset, which the parser cannot read: its message would be about the type that it
-/// takes the first letter for.
+/// What a common slip has made of the value at an offset, which the parser cannot read: its message would be about the
+/// type that it takes the first letter for.
 fn slip(text: &str, offset: usize) -> Option<Error> {
     let start = text.get(..offset)?.rfind('\n').map_or(0, |newline| newline + 1);
     let equals = start + text[start..offset].rfind('=')?;
@@ -317,8 +317,8 @@ fn is_another_kind(below: &Table, above: &Table, keys: &[Key]) -> bool {
     stated_kind(above).is_some_and(|kind| kind != stated_kind(below).unwrap_or(default))
 }
 
-/// Whether `above` states another corpus than `below`, so that the keys of `below` do not apply to it: in another form (two
-/// files, a TSV file or a data set), or both sides anew.
+/// Whether `above` states another corpus than `below`, so that the keys of `below` do not apply to it: in another form
+/// (two files, a TSV file or a data set), or both sides anew.
 fn is_another_corpus(below: &Table, above: &Table) -> bool {
     let form = |table: &Table| FORMS.iter().find(|key| table.contains_key(**key));
     let is_whole = above.contains_key("source") && above.contains_key("target");

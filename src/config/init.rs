@@ -1,4 +1,5 @@
-//! `[train] init`: the configuration of the model that training begins with supplies defaults for keys that are not stated.
+//! `[train] init`: the configuration of the model that training begins with supplies defaults for keys that are not
+//! stated.
 
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
@@ -23,8 +24,8 @@ const ORDER: usize = usize::MAX;
 const FOLLOWING: &[(&str, &[&str])] =
     &[("model.preset", ModelConfig::OF_PRESET), ("model.dropout", &["embedding_dropout"])];
 
-/// The error for a key of `[tokenizer]` that would have no effect: it is `here`, but `there` in the model that training begins
-/// with.
+/// The error for a key of `[tokenizer]` that would have no effect: it is `here`, but `there` in the model that training
+/// begins with.
 pub fn idle_key(key: &str, here: &str, there: &str) -> Error {
     let what = format!("`{key}` is {here}, but the vocabulary comes from `train.init`, where it is {there}");
     Error::usage(what).help("leave it out: the model's own tokenizers are used; tags and symbols can be added to them")
@@ -38,8 +39,8 @@ fn file_of(merged: &Table) -> Option<PathBuf> {
     }
 }
 
-/// Lays a document with absolute paths over the `[model]` and `[decode]` of its `train.init`, if it has one. A model that
-/// cannot be read is ignored here; opening it later reports the error.
+/// Lays a document with absolute paths over the `[model]` and `[decode]` of its `train.init`, if it has one. A model
+/// that cannot be read is ignored here; opening it later reports the error.
 pub(super) fn lay_below(merged: Table) -> Table {
     let Some(mut below) = file_of(&merged).and_then(sections) else { return merged };
     for (key, following) in FOLLOWING.iter().filter(|(key, _)| get(&merged, key).is_some()) {

@@ -1,10 +1,10 @@
 //! The configuration: typed sections, read strictly from TOML files and `--set` overrides.
 //!
-//! Each file is parsed with positions (`document`), checked against the table of keys (`schema`, `check`; names of other
-//! toolkits are in `aliases`) and laid over the files before it; then `--set` (`overrides`). Paths become absolute (`paths`),
-//! the configuration of the model that training begins with is laid below (`init`), defaults that depend on other keys are
-//! computed (`computed`), the keys are checked together (`resolve`), and the result can be written out and compared (`dump`).
-//! All problems of all files are reported at once.
+//! Each file is parsed with positions (`document`), checked against the table of keys (`schema`, `check`; names of
+//! other toolkits are in `aliases`) and laid over the files before it; then `--set` (`overrides`). Paths become
+//! absolute (`paths`), the configuration of the model that training begins with is laid below (`init`), defaults that
+//! depend on other keys are computed (`computed`), the keys are checked together (`resolve`), and the result can be
+//! written out and compared (`dump`). All problems of all files are reported at once.
 
 mod aliases;
 mod check;
@@ -48,9 +48,9 @@ use crate::limits::{CONFIGURATION_BYTES, EXTENDED_CONFIGURATIONS};
 /// A value of `sets` is TOML, or bare text. A table's `kind` set to another value replaces the table. A file that
 /// several files extend counts once, where it is first extended. In the result every path is absolute: `data.root`
 /// starts at the file that states it (in `sets`, at the working directory), names of corpora at `data.root`, or, where
-/// no root is stated, at the file that states them. Keys of `[model]` and `[decode]` that are not stated are those of the model
-/// that `train.init` names. In a file that [`to_toml`] wrote, a value that its other keys give follows these where a later
-/// file or `sets` changes them.
+/// no root is stated, at the file that states them. Keys of `[model]` and `[decode]` that are not stated are those of
+/// the model that `train.init` names. In a file that [`to_toml`] wrote, a value that its other keys give follows these
+/// where a later file or `sets` changes them.
 ///
 /// # Errors
 ///
@@ -91,8 +91,8 @@ pub fn load_resolved(path: impl AsRef<Path>) -> Result<Config> {
     }
 }
 
-/// Adds to an error about a key where its value comes from: where it is stated; else the preset that decides it, its section, or
-/// the last file, where it could be stated. `files` and `sets` are as for [`load`].
+/// Adds to an error about a key where its value comes from: where it is stated; else the preset that decides it, its
+/// section, or the last file, where it could be stated. `files` and `sets` are as for [`load`].
 pub fn locate(error: Error, key: &str, files: &[PathBuf], sets: &[String]) -> Error {
     // A pipe cannot be read again.
     if let Some(pipe) = files.iter().find(|file| !file.is_file()) {
@@ -162,8 +162,8 @@ impl Loader {
         Ok(())
     }
 
-    /// Adds a file, after what it extends. `chain` holds the files that led here by `extends`, and `from` is the position of
-    /// the last `extends`.
+    /// Adds a file, after what it extends. `chain` holds the files that led here by `extends`, and `from` is the
+    /// position of the last `extends`.
     fn file(&mut self, shown: &Path, from: Option<&Origin>, chain: &mut Vec<PathBuf>) {
         let path = paths::normalise(&self.working.join(shown));
         if let Some(from) = from {
@@ -297,7 +297,8 @@ impl Loader {
         self.layers.extend(layers.into_iter().map(Some));
     }
 
-    /// Checks the layers and lays them over one another. `None` if one could not be read: it may state what seems missing.
+    /// Checks the layers and lays them over one another. `None` if one could not be read: it may state what seems
+    /// missing.
     fn merged(&mut self) -> Option<Table> {
         let mut merged = Table::new();
         let mut resolved = Vec::new();

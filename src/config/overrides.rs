@@ -84,10 +84,11 @@ impl<'s> Override<'s> {
         if is_list { Some((list, index.parse().ok()?, name)) } else { None }
     }
 
-    /// Adds the override as a layer over earlier ones. The first that states the `kind` of a table comes before keys of that
-    /// table, so that `--set` may name the kind and its keys in any order; likewise for the form of a corpus.
+    /// Adds the override as a layer over earlier ones. The first that states the `kind` of a table comes before keys of
+    /// that table, so that `--set` may name the kind and its keys in any order; likewise for the form of a corpus.
     ///
-    /// A key of a table in a list states the whole list again, as it is in the layers so far, of which `below` are the first.
+    /// A key of a table in a list states the whole list again, as it is in the layers so far, of which `below` are the
+    /// first.
     ///
     /// # Errors
     /// There is no such table.

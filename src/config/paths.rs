@@ -61,8 +61,8 @@ fn from(directory: &Path, path: &str) -> PathBuf {
     normalise(&directory.join(path))
 }
 
-/// Removes `.` and `..` from an absolute path. As in the operating system, `..` after a symbolic link is the parent of the
-/// link's target.
+/// Removes `.` and `..` from an absolute path. As in the operating system, `..` after a symbolic link is the parent of
+/// the link's target.
 pub(super) fn normalise(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for component in path.components() {

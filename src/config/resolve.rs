@@ -89,8 +89,9 @@ struct Together<'a> {
 }
 
 impl Together<'_> {
-    /// Reports a problem at the first of `keys` that is stated, unless one of them is already known to be wrong. What comes from
-    /// the model that training begins with cannot be changed: if there is only that, `train.init` has the problem.
+    /// Reports a problem at the first of `keys` that is stated, unless one of them is already known to be wrong. What
+    /// comes from the model that training begins with cannot be changed: if there is only that, `train.init` has
+    /// the problem.
     fn add(&mut self, keys: &[&str], error: Error) {
         if keys.iter().any(|key| self.report.is_bad(key)) {
             return;
@@ -108,8 +109,8 @@ impl Together<'_> {
         get(self.merged, key).is_some_and(|entry| init::is_origin(&entry.item.origin))
     }
 
-    /// Keys about learning a tokenizer do not go together with a file. Two exceptions: a layer that names a file may be above one
-    /// that says how to learn, and a configuration that `mt` wrote states all keys.
+    /// Keys about learning a tokenizer do not go together with a file. Two exceptions: a layer that names a file may be
+    /// above one that says how to learn, and a configuration that `mt` wrote states all keys.
     fn tokenizer(&mut self, tokenizer: &TokenizerConfig) {
         let stated = |key: &str| get(self.merged, &format!("tokenizer.{key}")).map(|entry| &entry.item.origin);
         if let (Some(target), None) = (stated("target_path"), stated("path")) {

@@ -1,5 +1,5 @@
-//! The table of keys: which exist in which section, what each may hold, what depends on it, and what it means if its value
-//! changes while a run is continued. A key of which nothing is said is refused then.
+//! The table of keys: which exist in which section, what each may hold, what depends on it, and what it means if its
+//! value changes while a run is continued. A key of which nothing is said is refused then.
 //!
 //! Names of choices and defaults come from the types; a test checks that the keys here are the types' fields.
 

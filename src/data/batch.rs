@@ -19,8 +19,8 @@ pub struct SpecialIds {
 
 /// Sentence pairs as rectangles of token ids, in row-major order.
 ///
-/// Which positions are padding follows from the lengths, never from the ids, because some model families begin targets with
-/// `<pad>`.
+/// Which positions are padding follows from the lengths, never from the ids, because some model families begin targets
+/// with `<pad>`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
     /// `[B, S]`: each row `x1 … xm </s>`, then padding.
@@ -56,8 +56,8 @@ pub fn larger_side<S: AsRef<[u32]>, T: AsRef<[u32]>>((source, target): &(S, T)) 
     source.as_ref().len().max(target.as_ref().len()) + 1
 }
 
-/// Cuts pairs, sorted by [`larger_side`], into runs of at most `batch_tokens` padded tokens on that side. A pair larger than
-/// that is a run of its own.
+/// Cuts pairs, sorted by [`larger_side`], into runs of at most `batch_tokens` padded tokens on that side. A pair larger
+/// than that is a run of its own.
 pub fn split_by_tokens<S: AsRef<[u32]>, T: AsRef<[u32]>>(pairs: &[(S, T)], batch_tokens: usize) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for (index, pair) in pairs.iter().enumerate() {

@@ -6,10 +6,10 @@
 //! CACHE/vocabulary-<key>/tokenizer.json digest      tokenizers learned from a text, and their checksum
 //! ```
 //!
-//! The key is a checksum of everything that decides what comes out: the text, the tokenizers, the filter. So an entry never
-//! has to be renewed, runs share it, and it can be deleted at any time. A shard counts once its summary exists, which is
-//! written after it and holds its checksum; both are synced and renamed into place. Interrupted preparing resumes after the
-//! last shard that counts, and so does the repair of a damaged entry.
+//! The key is a checksum of everything that decides what comes out: the text, the tokenizers, the filter. So an entry
+//! never has to be renewed, runs share it, and it can be deleted at any time. A shard counts once its summary exists,
+//! which is written after it and holds its checksum; both are synced and renamed into place. Interrupted preparing
+//! resumes after the last shard that counts, and so does the repair of a damaged entry.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -126,8 +126,8 @@ impl Entry {
         self.whole_shards(0)
     }
 
-    /// All shards: the leading ones in `shards`, which [`Self::load`] gave, and then new ones made from the corpus. `say` gets
-    /// messages for the user.
+    /// All shards: the leading ones in `shards`, which [`Self::load`] gave, and then new ones made from the corpus.
+    /// `say` gets messages for the user.
     pub fn complete(
         &self,
         mut shards: Vec<Shard>,

@@ -95,8 +95,8 @@ pub struct TokenizerConfig {
     pub dropout: f64,
     /// The form of Unicode that text is brought into before it is split; translations come out in it.
     pub normalization: Normalization,
-    /// Several characters of white space, and control characters, become one space, and nothing at the ends of a line; invisible
-    /// ones are removed.
+    /// Several characters of white space, and control characters, become one space, and nothing at the ends of a line;
+    /// invisible ones are removed.
     pub remove_extra_whitespaces: bool,
     /// Lowercase text before it is split; translations come out in lower case.
     pub lowercase: bool,

@@ -122,8 +122,8 @@ fn add(block: &PairBlock, skipped: usize, recipe: Recipe<'_>, builder: &mut Buil
 /// A pair's ids and, where they are wanted, its normalised lines; or why it is dropped.
 type Encoded = std::result::Result<(EncodedPair, [String; 2]), DropReason>;
 
-/// A line, or as much of an enormous one as shows that it is too long: in encoding, text without spaces takes a hundred times
-/// its size in memory.
+/// A line, or as much of an enormous one as shows that it is too long: in encoding, text without spaces takes a hundred
+/// times its size in memory.
 fn beginning<'l>(line: &'l str, side: Side, recipe: Recipe<'_>) -> &'l str {
     const LEAST: usize = 1 << 20;
     const BYTES_A_TOKEN: usize = 256;

@@ -93,8 +93,8 @@ impl FilterReport {
         Self { filter, kept: 0, dropped: BTreeMap::new() }
     }
 
-    /// Counts dropped pairs. `first` gives the file and line of the first of them; it is only asked for the first time that a
-    /// reason occurs.
+    /// Counts dropped pairs. `first` gives the file and line of the first of them; it is only asked for the first time
+    /// that a reason occurs.
     pub fn drop_pairs(&mut self, reason: DropReason, count: usize, first: impl FnOnce() -> (PathBuf, usize)) {
         let new = || {
             let (path, line) = first();

@@ -1,8 +1,8 @@
 //! Which target tokens translate a source token, learnt from parallel text.
 //!
-//! IBM Model 1 (Brown et al. 1993, "The Mathematics of Statistical Machine Translation"): every target token comes from one
-//! source token of its line, or from none (NULL), and t(target | source) is found by expectation maximisation. Both steps run
-//! in parallel without shared writes: the expectation over lines, the maximisation over source tokens.
+//! IBM Model 1 (Brown et al. 1993, "The Mathematics of Statistical Machine Translation"): every target token comes from
+//! one source token of its line, or from none (NULL), and t(target | source) is found by expectation maximisation. Both
+//! steps run in parallel without shared writes: the expectation over lines, the maximisation over source tokens.
 
 use rayon::prelude::*;
 

@@ -74,8 +74,9 @@ struct Draws {
 }
 
 impl Draws {
-    /// The pair of an epoch's draw `index`, and how often it was drawn before. The epochs together go round and round the
-    /// pairs, so that weight 0.5 draws the other half in the next epoch, and no pair is ever two draws ahead of another.
+    /// The pair of an epoch's draw `index`, and how often it was drawn before. The epochs together go round and round
+    /// the pairs, so that weight 0.5 draws the other half in the next epoch, and no pair is ever two draws ahead of
+    /// another.
     fn pair(&self, epoch: u64, index: usize) -> (usize, u64) {
         let (pairs, count) = (self.range.len() as u128, self.count as u128);
         let draw = u128::from(epoch) * count + index as u128;

@@ -158,7 +158,8 @@ impl Builder {
         }
     }
 
-    /// Adds the next pair, with its normalised text where the shard holds text, and its weight where pairs have weights.
+    /// Adds the next pair, with its normalised text where the shard holds text, and its weight where pairs have
+    /// weights.
     ///
     /// Fails where a line has more elements than 32 bits count, or an id that is too large for the elements.
     pub fn keep(&mut self, pair: &EncodedPair, text: (&str, &str), weight: f32) -> Result<()> {
@@ -264,8 +265,8 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Maps a file that was written from [`Self::bytes`], or reads it where files cannot be mapped. `None` if it does not match
-    /// `summary`, or is gone.
+    /// Maps a file that was written from [`Self::bytes`], or reads it where files cannot be mapped. `None` if it does
+    /// not match `summary`, or is gone.
     ///
     /// Fails where the file cannot be read.
     pub fn map(path: &Path, summary: Summary) -> Result<Option<Self>> {
@@ -279,15 +280,15 @@ impl Shard {
         if summary.size().and_then(|size| u64::try_from(size).ok()) != Some(size) {
             return Ok(None);
         }
-        // SAFETY: the file is written once, under another name, and then only read. (Truncating it while it is in use ends the
-        // process, as with any mapped file.)
+        // SAFETY: the file is written once, under another name, and then only read. (Truncating it while it is in use
+        // ends the process, as with any mapped file.)
         let mapped = unsafe { Mmap::map(&file) };
         let shard = Self { summary, bytes: Bytes::of(&mut file, mapped).map_err(read_error)? };
         Ok((crc32c::crc32c(shard.bytes()) == shard.summary.checksum && shard.is_sound()).then_some(shard))
     }
 
-    /// Whether all offsets are in order and in bounds, and all weights are numbers from 0 on: a checksum guards against accidents
-    /// only.
+    /// Whether all offsets are in order and in bounds, and all weights are numbers from 0 on: a checksum guards against
+    /// accidents only.
     fn is_sound(&self) -> bool {
         let is_weight = |index| (0.0..f32::INFINITY).contains(&self.weight(index));
         let mut starts = (0..=2 * self.summary.kept).map(|index| self.start(index));

@@ -65,7 +65,8 @@ impl Text {
         self.tag.as_deref()
     }
 
-    /// Checks the weights of its pairs, if it has any; where the text itself cannot be read, only that they are weights.
+    /// Checks the weights of its pairs, if it has any; where the text itself cannot be read, only that they are
+    /// weights.
     pub fn check_weights(&self) -> Result<()> {
         let Some(path) = &self.weights else { return Ok(()) };
         let text = match &self.place {
@@ -228,8 +229,8 @@ impl Texts {
         if errors.is_empty() { Ok(found) } else { Err(Error::many(errors)) }
     }
 
-    /// As [`Texts::find`], but goes on after errors. Data sets that cannot be fetched are left out, and the errors say why.
-    /// Files may be missing: [`Text::windows`] tells which.
+    /// As [`Texts::find`], but goes on after errors. Data sets that cannot be fetched are left out, and the errors say
+    /// why. Files may be missing: [`Text::windows`] tells which.
     pub fn gather(config: &DataConfig, offline: bool) -> (Self, Vec<Error>) {
         let mut errors = Vec::new();
         let is_hub = config.locations().any(|location| matches!(location, CorpusLocation::Hub(_)));
@@ -298,7 +299,8 @@ fn must_be_there(file: &Path) -> Result<()> {
     must_exist(file, Some("text that is checked"))
 }
 
-/// Fails if a file does not exist, or cannot hold text; or if it can be read only once, but is `read_twice_by` somebody.
+/// Fails if a file does not exist, or cannot hold text; or if it can be read only once, but is `read_twice_by`
+/// somebody.
 fn must_exist(file: &Path, read_twice_by: Option<&str>) -> Result<()> {
     match (std::fs::metadata(file), read_twice_by) {
         (Ok(metadata), Some(who)) if !metadata.is_file() && !metadata.is_dir() => {

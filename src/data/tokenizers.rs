@@ -50,8 +50,8 @@ impl Tokenizers {
         Ok(Self { source: Arc::new(learn(source)?), target: Arc::new(learn(target)?) })
     }
 
-    /// Counts the pieces of text that is split already, or that codes split. With one vocabulary for sides whose codes differ,
-    /// each has its own tokenizer.
+    /// Counts the pieces of text that is split already, or that codes split. With one vocabulary for sides whose codes
+    /// differ, each has its own tokenizer.
     fn of_pieces(config: &TokenizerConfig, [mut source, target]: [TextCounts; 2]) -> Result<Self> {
         let codes = Self::codes(config)?;
         let [of_source, of_target] = codes.each_ref().map(Option::as_ref);
@@ -208,8 +208,8 @@ impl Tokenizers {
     }
 }
 
-/// The counts of at most `config.sample_lines` lines of each side (0: all), evenly spread over all corpora; without pairs that
-/// are too long for sentences.
+/// The counts of at most `config.sample_lines` lines of each side (0: all), evenly spread over all corpora; without
+/// pairs that are too long for sentences.
 fn sample(corpora: &[Box<dyn PairSource>], config: &TokenizerConfig) -> Result<[TextCounts; 2]> {
     let total: usize = corpora.iter().map(|corpus| corpus.len()).sum();
     let every = if config.sample_lines == 0 { 1 } else { total.div_ceil(config.sample_lines).max(1) };

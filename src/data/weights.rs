@@ -20,7 +20,8 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Reads the file at `path`, which may be compressed, to its end: the weights of the lines of `text`, if that is known.
+    /// Reads the file at `path`, which may be compressed, to its end: the weights of the lines of `text`, if that is
+    /// known.
     ///
     /// # Errors
     /// It cannot be read, a line is not a number from 0 to a million, or it has not as many lines as the text.

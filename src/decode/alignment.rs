@@ -13,8 +13,8 @@ use crate::data::tokenizers::Tokenizers;
 use crate::error::Result;
 use crate::model::Transformer;
 
-/// Pairs of a source word and a target word, both counted from 0; words are what white space separates in the line, as a
-/// reader would see it ([`Tokenizer::plain`]), and in its translation.
+/// Pairs of a source word and a target word, both counted from 0; words are what white space separates in the line, as
+/// a reader would see it ([`Tokenizer::plain`]), and in its translation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Alignment(pub Vec<(usize, usize)>);
 
@@ -42,12 +42,12 @@ const SPACE: char = '▁';
 /// A token's number of a word, if it has one.
 type Number = Option<usize>;
 
-/// Pairs each word of translations of lines with the source word that it attends to most, in the order of the translation; a
-/// word that several parts of a line have made, with one of each part. Of each line, the first `most` translations, at most,
-/// are aligned.
+/// Pairs each word of translations of lines with the source word that it attends to most, in the order of the
+/// translation; a word that several parts of a line have made, with one of each part. Of each line, the first `most`
+/// translations, at most, are aligned.
 ///
-/// Attention is the mean over the heads of the last layer, summed over the pieces of each word; see [`Part::links`] for which
-/// is the most.
+/// Attention is the mean over the heads of the last layer, summed over the pieces of each word; see [`Part::links`] for
+/// which is the most.
 ///
 /// # Errors
 /// The device fails.
@@ -109,7 +109,8 @@ fn of_translations<'t>(reader: &Reader, line: &str, translation: &'t Translation
     translation.n_best.iter().take(most).map(of_candidate).collect()
 }
 
-/// The words that each part's words attend to most: see [`Part::links`]. Parts of similar lengths are computed together.
+/// The words that each part's words attend to most: see [`Part::links`]. Parts of similar lengths are computed
+/// together.
 fn attended(model: &Transformer, reader: &Reader, parts: &[&Part]) -> Result<Vec<Vec<(usize, usize)>>> {
     let mut links = vec![Vec::new(); parts.len()];
     let mut order: Vec<usize> = (0..parts.len()).filter(|&i| parts[i].has_words()).collect();
@@ -151,14 +152,15 @@ impl Part<'_> {
         [&self.from, &self.to].iter().all(|numbers| numbers.iter().any(Option::is_some))
     }
 
-    /// Each of its target words, after the source word that it attends to most, given the attention of each target token to
-    /// the source tokens.
+    /// Each of its target words, after the source word that it attends to most, given the attention of each target
+    /// token to the source tokens.
     ///
-    /// What counts is the share of its attention to words, divided by the attention that the source word gets from all: some
-    /// words, such as a full stop, get some attention from every word without being its translation (docs/results.md has what
-    /// this changes).
+    /// What counts is the share of its attention to words, divided by the attention that the source word gets from all:
+    /// some words, such as a full stop, get some attention from every word without being its translation
+    /// (docs/results.md has what this changes).
     fn links(&self, weights: &[Vec<f32>]) -> Vec<(usize, usize)> {
-        /// Added to the attention that a source word gets, so that little attention does not stand out for being the only one.
+        /// Added to the attention that a source word gets, so that little attention does not stand out for being the
+        /// only one.
         const LEAST_RECEIVED: f32 = 0.05;
         // Numbers ascend.
         let range = |numbers: &[Number]| -> Option<(usize, usize)> {
@@ -198,9 +200,9 @@ impl Part<'_> {
 
 /// For each part of a line, the numbers of the line's words that its tokens belong to.
 ///
-/// Tokens are of normalised text, in which several words may stand for one of the line, or none (NFKC makes two of `a´b`). So
-/// the line's words are normalised one by one, and the normalised words are counted along the tokens. A part may begin inside
-/// a word: it does if the part before has not reached the word's last character.
+/// Tokens are of normalised text, in which several words may stand for one of the line, or none (NFKC makes two of
+/// `a´b`). So the line's words are normalised one by one, and the normalised words are counted along the tokens. A part
+/// may begin inside a word: it does if the part before has not reached the word's last character.
 fn of_line(tokenizer: &Tokenizer, line: &str, parts: &[&[u32]]) -> Vec<Vec<Number>> {
     let mut normalised = stretches(tokenizer, line).enumerate().flat_map(|(number, stretch)| {
         let lengths = lengths(&words(tokenizer, &tokenizer.encode(stretch)));
@@ -249,8 +251,8 @@ fn stretches<'l>(tokenizer: &Tokenizer, line: &'l str) -> impl Iterator<Item = &
     })
 }
 
-/// For each part of a translation, the numbers of the translation's words that its tokens belong to. A part begins inside a
-/// word if it was appended without a space.
+/// For each part of a translation, the numbers of the translation's words that its tokens belong to. A part begins
+/// inside a word if it was appended without a space.
 fn of_translation(tokenizer: &Tokenizer, text: &str, parts: &[&[u32]]) -> Vec<Vec<Number>> {
     let all = text.split_whitespace().count();
     let (mut count, mut last) = (0usize, None);
@@ -298,8 +300,8 @@ fn words(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<Option<WordPosition>> {
     texts(tokenizer, tokens).iter().map(of_token).collect()
 }
 
-/// What each token stands for, with `▁` for a space. Byte tokens stand for the character that they are a part of, where they
-/// are one: some white space is bytes.
+/// What each token stands for, with `▁` for a space. Byte tokens stand for the character that they are a part of, where
+/// they are one: some white space is bytes.
 fn texts(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<String> {
     let byte = |piece: &String| {
         let digits = piece.strip_prefix("<0x")?.strip_suffix('>')?;

@@ -59,8 +59,8 @@ pub(super) fn trace(model: &Transformer, reader: &Reader, source: &Source, trans
 }
 
 /// The cross-attention weights of the last layer, averaged over its heads, for each of several sources and tokens made
-/// of them: for each token, at the position that produces it, one weight per source token and one for the end of the source.
-/// They do not depend on what is computed with them.
+/// of them: for each token, at the position that produces it, one weight per source token and one for the end of the
+/// source. They do not depend on what is computed with them.
 pub(super) fn cross_attention(
     model: &Transformer,
     reader: &Reader,

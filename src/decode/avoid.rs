@@ -56,8 +56,8 @@ pub(super) fn contains(text: &str, phrase: &str) -> bool {
 pub struct Avoid {
     phrases: Vec<Arc<Avoided>>,
     surfaces: Arc<Surfaces>,
-    /// Whether the source is a part of a line after another: a phrase may have begun in the translation of that one. Which words
-    /// it ends with is not known, so the later words of a phrase are no beginning here.
+    /// Whether the source is a part of a line after another: a phrase may have begun in the translation of that one.
+    /// Which words it ends with is not known, so the later words of a phrase are no beginning here.
     goes_on: bool,
 }
 
@@ -67,8 +67,8 @@ impl Avoid {
         Self { phrases, surfaces: surfaces.clone(), goes_on }
     }
 
-    /// Adds the tokens that must not follow these, with which a translation begins, the first `forced` of them not by choice. Of
-    /// a phrase that ends with the token, it is not known whether its last word goes on; it is excluded.
+    /// Adds the tokens that must not follow these, with which a translation begins, the first `forced` of them not by
+    /// choice. Of a phrase that ends with the token, it is not known whether its last word goes on; it is excluded.
     pub(super) fn forbid(&self, tokens: &[u32], forced: usize, forbidden: &mut Vec<u32>) {
         let written = self.surfaces.texts(tokens);
         let own = self.surfaces.texts(tokens.get(forced..).unwrap_or_default());

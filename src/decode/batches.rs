@@ -11,7 +11,8 @@ use super::translate::TranslateOptions;
 use super::{Demands, Hypothesis, Sentence, grid, search};
 use crate::error::{Error, Result};
 
-/// Batches that a device has at once: while it computes a step of one, the host ranks what the last step of the other found.
+/// Batches that a device has at once: while it computes a step of one, the host ranks what the last step of the other
+/// found.
 const AT_ONCE: usize = 2;
 
 /// Runs `work` on a batch, or on its halves if the device's memory is too small; the results are in the batch's order.
@@ -30,9 +31,9 @@ pub fn in_halves<T, R>(batch: &[T], work: &impl Fn(&[T]) -> Result<Vec<R>>) -> R
     }
 }
 
-/// Runs `work` on batches, [`AT_ONCE`] at a time, each on a thread of its own, and calls `finish` with each batch and its result,
-/// on the thread that calls. Returns the batches that there was not enough memory for beside another; nothing if `finish` said
-/// to stop, by returning false.
+/// Runs `work` on batches, [`AT_ONCE`] at a time, each on a thread of its own, and calls `finish` with each batch and
+/// its result, on the thread that calls. Returns the batches that there was not enough memory for beside another;
+/// nothing if `finish` said to stop, by returning false.
 ///
 /// # Errors
 /// Those of `work`, but for out of memory.
@@ -79,9 +80,9 @@ fn overlapped<'b, T: Sync, R: Send>(
 }
 
 impl Ensemble {
-    /// The hypotheses of each source, in order; none for a source without tokens. `sources` has a list for each member, `demands`
-    /// are those of each source, or empty. They are batched by length. Stops without a result if `go_on`, asked after each batch
-    /// with the indices of its sources, returns false.
+    /// The hypotheses of each source, in order; none for a source without tokens. `sources` has a list for each member,
+    /// `demands` are those of each source, or empty. They are batched by length. Stops without a result if `go_on`,
+    /// asked after each batch with the indices of its sources, returns false.
     ///
     /// # Errors
     /// As [`search`].
@@ -153,8 +154,8 @@ impl Ensemble {
         search(&mut self.begin_with(sources, batch, &needed)?, &options.search(sentences, characters))
     }
 
-    /// Begins to decode the sources whose indices are in `batch`. No shortlist excludes the tokens that are `needed` for each, if
-    /// there are any.
+    /// Begins to decode the sources whose indices are in `batch`. No shortlist excludes the tokens that are `needed`
+    /// for each, if there are any.
     pub(super) fn begin_with(
         &self,
         sources: &[Vec<Source>],

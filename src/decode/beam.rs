@@ -2,18 +2,19 @@
 //!
 //! At each step, all continuations of a group's live hypotheses are ranked by the sum of their log-probabilities, minus
 //! a penalty for tokens that earlier groups took at this step. From the top down, those that end are set aside as
-//! finished, if they are among the first `W`, and the others stay live, until `W` are live: ends take no place in the beam.
-//! Of the hypotheses set aside, the `W` with the best scores are kept. At the maximum length, live hypotheses are cut and
-//! compete with them on equal terms.
+//! finished, if they are among the first `W`, and the others stay live, until `W` are live: ends take no place in the
+//! beam. Of the hypotheses set aside, the `W` with the best scores are kept. At the maximum length, live hypotheses are
+//! cut and compete with them on equal terms.
 //!
-//! A group stops when `patience · W` hypotheses have finished (Kasai et al. 2022, "Beam Decoding with Controlled Patience";
-//! with a patience of 1 this is the rule of fairseq, Marian and CTranslate2), or goes on until nothing can become better
-//! (a patience of 0). In either case it stops earlier if that cannot change the result: once `W` hypotheses are kept, a
-//! live one is hopeless if it could not displace the worst of them even if all its further tokens had probability 1 and
-//! it ended at the most favourable length. A single group with a patience of 0 drops hopeless hypotheses at once. This is
-//! exact: all live hypotheses of a step are equally long, so whatever takes the place of a dropped one's continuations is
-//! less probable than it was, and hopeless too. Otherwise a hopeless hypothesis still matters, because it may finish or
-//! take tokens from other groups: then all go on until all are hopeless.
+//! A group stops when `patience · W` hypotheses have finished (Kasai et al. 2022, "Beam Decoding with Controlled
+//! Patience"; with a patience of 1 this is the rule of fairseq, Marian and CTranslate2), or goes on until nothing can
+//! become better (a patience of 0). In either case it stops earlier if that cannot change the result: once `W`
+//! hypotheses are kept, a live one is hopeless if it could not displace the worst of them even if all its further
+//! tokens had probability 1 and it ended at the most favourable length. A single group with a patience of 0 drops
+//! hopeless hypotheses at once. This is exact: all live hypotheses of a step are equally long, so whatever takes the
+//! place of a dropped one's continuations is less probable than it was, and hopeless too. Otherwise a hopeless
+//! hypothesis still matters, because it may finish or take tokens from other groups: then all go on until all are
+//! hopeless.
 
 use std::cmp::Ordering;
 
@@ -28,7 +29,8 @@ pub(super) struct Groups {
     pub count: usize,
     /// Most live hypotheses of a group: `W`.
     pub width: usize,
-    /// Log-probability subtracted from a continuation for each earlier group's hypothesis that took its token at this step.
+    /// Log-probability subtracted from a continuation for each earlier group's hypothesis that took its token at this
+    /// step.
     pub penalty: f64,
 }
 
@@ -82,8 +84,9 @@ impl Search {
         let is_exhaustive = options.patience == 0.0;
         Self {
             groups,
-            // Enough for each row: a group needs at most W of its continuations that neither end nor have a token taken by an
-            // earlier group; those groups take at most W (count - 1) tokens, and one continuation ends.
+            // Enough for each row: a group needs at most W of its continuations that neither end nor have a token taken
+            // by an earlier group; those groups take at most W (count - 1) tokens, and one continuation
+            // ends.
             k: groups.width * groups.count + 1,
             end: model.end_token(),
             is_exhaustive,
@@ -94,8 +97,8 @@ impl Search {
         }
     }
 
-    /// Takes one step with the groups of a sentence, after which their live hypotheses have `length` tokens. `best` are the
-    /// continuations of all rows of the batch.
+    /// Takes one step with the groups of a sentence, after which their live hypotheses have `length` tokens. `best` are
+    /// the continuations of all rows of the batch.
     fn advance(&mut self, beams: &mut [Beam], best: &[Continuation], length: usize) -> Result<()> {
         self.taken.clear();
         for beam in beams.iter_mut().filter(|beam| !beam.live.is_empty()) {
@@ -199,9 +202,9 @@ impl<'a> Beam<'a> {
         }
     }
 
-    /// Collects the best continuations of the live hypotheses, the best rating first: enough to have `width` that do not
-    /// end, if so many exist. `best` holds `k` continuations for each row of the whole batch; `taken` are the tokens
-    /// of earlier groups, each of which costs `price`.
+    /// Collects the best continuations of the live hypotheses, the best rating first: enough to have `width` that do
+    /// not end, if so many exist. `best` holds `k` continuations for each row of the whole batch; `taken` are the
+    /// tokens of earlier groups, each of which costs `price`.
     fn rank(
         &self,
         best: &[Continuation],

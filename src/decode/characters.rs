@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use crate::data::tokenizer::Tokenizer;
 
-/// Which tokens of a vocabulary are not whole characters: byte pieces, and the pieces of byte-level BPE that begin or end inside
-/// a character.
+/// Which tokens of a vocabulary are not whole characters: byte pieces, and the pieces of byte-level BPE that begin or
+/// end inside a character.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Characters {
     bytes: HashMap<u32, Vec<u8>>,
@@ -100,7 +100,8 @@ mod tests {
     use super::*;
     use crate::data::tokenizer::TrainOptions;
 
-    /// Tokens 0 to 99 are words, 100 and 101 `ä` whole and as a piece with the beginning of the next, the others byte pieces.
+    /// Tokens 0 to 99 are words, 100 and 101 `ä` whole and as a piece with the beginning of the next, the others byte
+    /// pieces.
     fn characters() -> Characters {
         let byte = |byte: u8| (1000 + u32::from(byte), vec![byte]);
         let others = [(100, "ä".as_bytes().to_vec()), (101, vec![b'a', 0xE4, 0xB8])];

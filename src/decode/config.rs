@@ -14,8 +14,8 @@ pub struct DecodeConfig {
     pub length_penalty: f64,
     /// The formula of the length penalty.
     pub length_penalty_kind: PenaltyKind,
-    /// Beam search stops when this many times its width have finished; 0: when nothing can become better. Below 1 there may
-    /// be fewer translations than the beam is wide.
+    /// Beam search stops when this many times its width have finished; 0: when nothing can become better. Below 1
+    /// there may be fewer translations than the beam is wide.
     pub patience: f64,
     /// No sequence of this many tokens may repeat within a translation; 0: no limit.
     pub no_repeat_ngram: usize,

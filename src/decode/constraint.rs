@@ -1,5 +1,5 @@
-//! Which tokens may continue a hypothesis: forced beginnings, minimum lengths, n-grams that must not repeat, phrases that must
-//! not occur.
+//! Which tokens may continue a hypothesis: forced beginnings, minimum lengths, n-grams that must not repeat, phrases
+//! that must not occur.
 
 use std::sync::Arc;
 

@@ -64,8 +64,8 @@ impl Ensemble {
         self.members.iter().for_each(Neural::release_memory);
     }
 
-    /// The largest useful number of rows, more of which only take memory, for a search that asks for the `whole` distribution
-    /// or for the best continuations.
+    /// The largest useful number of rows, more of which only take memory, for a search that asks for the `whole`
+    /// distribution or for the best continuations.
     pub fn rows(&self, whole: bool) -> usize {
         /// Limit on the log-probabilities of a step, where all are stored, as they are of each of several models.
         const MOST_VALUES: usize = 16 << 20;
@@ -142,8 +142,8 @@ fn log_add(a: f32, b: f32) -> f32 {
     }
 }
 
-/// The logarithm of the sum of a distribution: 0, or NaN where one of its members is damaged. Of a damaged member with a
-/// shortlist, only the tokens on the list are NaN.
+/// The logarithm of the sum of a distribution: 0, or NaN where one of its members is damaged. Of a damaged member with
+/// a shortlist, only the tokens on the list are NaN.
 fn log_sum_of(log_probs: &[f32]) -> f32 {
     if log_probs.iter().any(|log_prob| log_prob.is_nan()) { f32::NAN } else { 0.0 }
 }

@@ -1,4 +1,5 @@
-//! A translation explained: what its tokens attended to, which words belong together, and what else could have been chosen.
+//! A translation explained: what its tokens attended to, which words belong together, and what else could have been
+//! chosen.
 
 use candle_core::DType;
 use rayon::prelude::*;

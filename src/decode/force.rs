@@ -26,8 +26,8 @@ pub fn force(model: &mut dyn StepModel, targets: &[&[u32]]) -> Result<Vec<Vec<f3
     Ok(log_probs)
 }
 
-/// How well a model predicts given targets, each token after those before it in the target (teacher forcing); the end of each
-/// counts as a token.
+/// How well a model predicts given targets, each token after those before it in the target (teacher forcing); the end
+/// of each counts as a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Prediction {
     /// Tokens.

@@ -1,16 +1,17 @@
-//! Grid beam search (Hokamp and Liu 2017, "Lexically Constrained Decoding for Sequence Generation Using Grid Beam Search"): beam
-//! search for hypotheses that contain given phrases.
+//! Grid beam search (Hokamp and Liu 2017, "Lexically Constrained Decoding for Sequence Generation Using Grid Beam
+//! Search"): beam search for hypotheses that contain given phrases.
 //!
 //! A sentence has a beam for each number of the phrases' tokens that a hypothesis may have, from none to all
-//! ([`Phrases::tokens_found`]). At each step, every live hypothesis is continued by its most probable tokens and by those that
-//! begin a phrase or go on with one; each continuation goes to the beam of the tokens that it then has, and the most probable of
-//! each beam stay live. So hypotheses compete with those that have come as far: one that has a phrase already is not crowded out
-//! by others that are more probable without it. Only hypotheses with all phrases may end. The fullest beam that is not empty
-//! always has a next one to go to; with room for all tokens of the phrases, a hypothesis with all of them is found.
+//! ([`Phrases::tokens_found`]). At each step, every live hypothesis is continued by its most probable tokens and by
+//! those that begin a phrase or go on with one; each continuation goes to the beam of the tokens that it then has, and
+//! the most probable of each beam stay live. So hypotheses compete with those that have come as far: one that has a
+//! phrase already is not crowded out by others that are more probable without it. Only hypotheses with all phrases may
+//! end. The fullest beam that is not empty always has a next one to go to; with room for all tokens of the phrases, a
+//! hypothesis with all of them is found.
 //!
-//! With patience, a sentence stops once enough have ended, and no live hypothesis has a better score, at its present length,
-//! than the worst that is kept: where phrases come early, what ends first is seldom the best. Everything else is as in
-//! [`super::beam`], which a sentence without phrases equals.
+//! With patience, a sentence stops once enough have ended, and no live hypothesis has a better score, at its present
+//! length, than the worst that is kept: where phrases come early, what ends first is seldom the best. Everything else
+//! is as in [`super::beam`], which a sentence without phrases equals.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -21,7 +22,8 @@ use super::phrases::{Phrases, Progress};
 use super::{Constraint, Continuation, Ending, Hypothesis, SearchOptions, StepModel, StepRows, not_a_number};
 use crate::error::Result;
 
-/// The most live hypotheses of a sentence: with very many phrases, its beams become narrower than they were asked to be.
+/// The most live hypotheses of a sentence: with very many phrases, its beams become narrower than they were asked to
+/// be.
 const MOST_ROWS: usize = 512;
 
 /// How many hypotheses each beam of a sentence holds.
@@ -88,7 +90,8 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// The most probable first. No two of a beam are equal, so the order is total and does not depend on the rest of the batch.
+    /// The most probable first. No two of a beam are equal, so the order is total and does not depend on the rest of
+    /// the batch.
     fn order(&self, other: &Self) -> Ordering {
         other.log_prob.total_cmp(&self.log_prob).then(self.row.cmp(&other.row)).then(self.token.cmp(&other.token))
     }
@@ -104,8 +107,8 @@ struct Grid<'a> {
     /// Hypotheses that end the search, with patience.
     enough: usize,
     max_length: usize,
-    /// A beam for each number of tokens, each with the most probable first; their rows in the batch are in this order, from
-    /// `first_row` on.
+    /// A beam for each number of tokens, each with the most probable first; their rows in the batch are in this order,
+    /// from `first_row` on.
     beams: Vec<Vec<Live>>,
     first_row: usize,
     finished: Finished,
@@ -148,7 +151,8 @@ impl<'a> Grid<'a> {
         }
     }
 
-    /// Takes one step, after which the live hypotheses have `length` tokens. The batch holds the distributions of all rows.
+    /// Takes one step, after which the live hypotheses have `length` tokens. The batch holds the distributions of all
+    /// rows.
     fn advance(
         &mut self,
         batch: &mut StepRows,
@@ -224,9 +228,9 @@ impl<'a> Grid<'a> {
         Ok(candidates)
     }
 
-    /// How a row is continued: by the tokens that begin a phrase or go on with one, and by the best of all others, as many as a
-    /// beam holds and the end. Those all go to the same beam, but for those that make another word of a phrase that was just
-    /// found, which are ranked apart.
+    /// How a row is continued: by the tokens that begin a phrase or go on with one, and by the best of all others, as
+    /// many as a beam holds and the end. Those all go to the same beam, but for those that make another word of a
+    /// phrase that was just found, which are ranked apart.
     fn continuations(&self, live: &Live, constraint: &Constraint, log_probs: &mut [f32]) -> Result<Vec<Continuation>> {
         if log_probs.iter().any(|log_prob| log_prob.is_nan()) {
             return Err(not_a_number());
@@ -268,15 +272,16 @@ impl<'a> Grid<'a> {
         Ok(all)
     }
 
-    /// Whether there are phrases, and a live hypothesis of `length` tokens is better so far than the worst that is kept.
+    /// Whether there are phrases, and a live hypothesis of `length` tokens is better so far than the worst that is
+    /// kept.
     fn is_worth_waiting(&self, length: usize) -> bool {
         let Some(worst) = self.finished.worst().filter(|_| self.phrases.tokens() > 0) else { return false };
         let penalty = self.options.length_penalty;
         self.live().any(|live| penalty.score(live.log_prob, length) > worst)
     }
 
-    /// Sets the live hypotheses aside that have all phrases; if none has ended either, those that have the most of them. They
-    /// have `length` tokens.
+    /// Sets the live hypotheses aside that have all phrases; if none has ended either, those that have the most of
+    /// them. They have `length` tokens.
     fn cut(&mut self, length: usize, ending: Ending) {
         let mut beams = std::mem::take(&mut self.beams).into_iter().rev();
         let full = beams.next().unwrap_or_default();

@@ -108,8 +108,8 @@ impl Finished {
         self.kept.last().map(|kept| kept.score)
     }
 
-    /// Whether a hypothesis of `length` tokens can displace a kept one, or a further one is kept, as long as it gets no longer
-    /// than `longest`.
+    /// Whether a hypothesis of `length` tokens can displace a kept one, or a further one is kept, as long as it gets no
+    /// longer than `longest`.
     pub(super) fn can_improve(&self, log_prob: f64, length: usize, longest: usize) -> bool {
         let is_better = |worst: f64| self.penalty.best_attainable(log_prob, length + 1, longest) > worst;
         self.kept.len() < self.width || self.worst().is_some_and(is_better)

@@ -6,8 +6,8 @@
 //! contain given phrases), beam search in diverse groups, or sampling.
 //!
 //! A sentence's result depends on nothing but the model's answers for its own rows: ties are broken by rank within the
-//! sentence and by token id, and random numbers are keyed by the sentence, so a batch of one and a batch of many give the
-//! same hypotheses.
+//! sentence and by token id, and random numbers are keyed by the sentence, so a batch of one and a batch of many give
+//! the same hypotheses.
 
 pub mod alignment;
 pub mod attention;
@@ -77,14 +77,15 @@ pub trait StepModel {
     /// `best` has `rows.len() * k` entries and comes filled with [`Continuation::IMPOSSIBLE`]; where fewer than `k`
     /// tokens are possible, the rest stays so. The tokens of a row are distinct. Log-probabilities are natural
     /// logarithms and at most 0; tokens that a constraint excludes still count in the normalisation. The model never
-    /// proposes one of its [`Self::forbidden`] tokens. Neither the other rows nor their number may change a row's answer.
+    /// proposes one of its [`Self::forbidden`] tokens. Neither the other rows nor their number may change a row's
+    /// answer.
     ///
     /// # Errors
     /// Whatever the computation fails with; it ends the search.
     fn step(&mut self, rows: &Rows<'_>, k: usize, best: &mut [Continuation]) -> Result<()>;
 
-    /// Extends each row's hypothesis by one token, as [`Self::step`], and writes the log-probabilities of all tokens, row
-    /// by row, [`Self::forbidden`] ones included. Ignores constraints.
+    /// Extends each row's hypothesis by one token, as [`Self::step`], and writes the log-probabilities of all tokens,
+    /// row by row, [`Self::forbidden`] ones included. Ignores constraints.
     ///
     /// # Errors
     /// As [`Self::step`].
@@ -109,8 +110,8 @@ pub trait StepModel {
     }
 }
 
-/// The rows of one step. The slices are equally long and never empty; the rows of a sentence are adjacent, and sentences are in
-/// order. A finished sentence has no rows.
+/// The rows of one step. The slices are equally long and never empty; the rows of a sentence are adjacent, and
+/// sentences are in order. A finished sentence has no rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
     /// The token each row's hypothesis is extended with; the start token at the first step.
@@ -181,9 +182,9 @@ pub enum Strategy {
         /// Hypotheses extended at each step, and the most that are returned: 1 to [`MAX_BEAM`].
         width: usize,
     },
-    /// Beam search in diverse groups (Vijayakumar et al. 2016, "Diverse Beam Search", with Hamming diversity): a group's
-    /// hypotheses pay `penalty` for a token each time that an earlier group took it at the same step. The penalty affects
-    /// which hypotheses are extended, but not their scores.
+    /// Beam search in diverse groups (Vijayakumar et al. 2016, "Diverse Beam Search", with Hamming diversity): a
+    /// group's hypotheses pay `penalty` for a token each time that an earlier group took it at the same step. The
+    /// penalty affects which hypotheses are extended, but not their scores.
     Diverse {
         /// Beam width of all groups together, a multiple of `groups`.
         width: usize,
@@ -227,7 +228,8 @@ pub struct SearchOptions {
     pub length_penalty: LengthPenalty,
     /// A beam stops when this many times its width have finished; 0: when nothing can become better.
     pub patience: f64,
-    /// No sequence of this many tokens may repeat within a hypothesis; 0: no limit. The tokens of one character count as one.
+    /// No sequence of this many tokens may repeat within a hypothesis; 0: no limit. The tokens of one character count
+    /// as one.
     pub no_repeat_ngram: usize,
     /// Which tokens are parts of characters.
     pub characters: Arc<Characters>,
@@ -426,8 +428,8 @@ impl StepRows {
         Ok(&self.best)
     }
 
-    /// Runs the model on the rows pushed since `clear`; returns the log-probabilities of all tokens for each. `ask` calls
-    /// [`StepModel::distributions`] or [`StepModel::log_probs`].
+    /// Runs the model on the rows pushed since `clear`; returns the log-probabilities of all tokens for each. `ask`
+    /// calls [`StepModel::distributions`] or [`StepModel::log_probs`].
     fn whole(&mut self, position: usize, ask: impl FnOnce(&Rows<'_>, &mut Vec<f32>) -> Result<()>) -> Result<&[f32]> {
         let mut log_probs = std::mem::take(&mut self.log_probs);
         log_probs.clear();

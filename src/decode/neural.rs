@@ -47,7 +47,8 @@ impl SpecialTokens {
     }
 }
 
-/// A model prepared for search: an [`Engine`] on the processor, an [`InferenceEngine`] on NVIDIA GPUs, else plain operations.
+/// A model prepared for search: an [`Engine`] on the processor, an [`InferenceEngine`] on NVIDIA GPUs, else plain
+/// operations.
 #[derive(Debug)]
 pub struct Neural {
     kind: Kind,
@@ -366,8 +367,8 @@ pub(super) fn best_continuations(
     }
 }
 
-/// Writes the largest logits above -∞ and their indices to `best`, the largest first, the smaller index first among equals.
-/// Returns those that it found, all of `best` if there are so many.
+/// Writes the largest logits above -∞ and their indices to `best`, the largest first, the smaller index first among
+/// equals. Returns those that it found, all of `best` if there are so many.
 pub(super) fn largest<'a>(logits: &[f32], best: &'a mut [Continuation]) -> &'a mut [Continuation] {
     /// Logits tested together: most blocks have none above the threshold.
     const BLOCK: usize = 64;
@@ -391,7 +392,8 @@ pub(super) fn largest<'a>(logits: &[f32], best: &'a mut [Continuation]) -> &'a m
     &mut best[..filled]
 }
 
-/// Puts a continuation in its place among the first `filled`, after those that are equal; the last is lost if all are filled.
+/// Puts a continuation in its place among the first `filled`, after those that are equal; the last is lost if all are
+/// filled.
 fn insert(best: &mut [Continuation], filled: usize, new: Continuation) {
     let mut place = filled.min(best.len() - 1);
     while place > 0 && best[place - 1].log_prob < new.log_prob {

@@ -46,8 +46,8 @@ impl LengthPenalty {
     /// An upper bound on the score of any extension of a hypothesis of log-probability `log_prob` to a length in
     /// `shortest..=longest`.
     ///
-    /// Log-probabilities only fall, and penalties are monotone in the length, so the best case keeps `log_prob` as it is
-    /// and has the shortest or the longest length.
+    /// Log-probabilities only fall, and penalties are monotone in the length, so the best case keeps `log_prob` as it
+    /// is and has the shortest or the longest length.
     pub fn best_attainable(&self, log_prob: f64, shortest: usize, longest: usize) -> f64 {
         self.score(log_prob, shortest).max(self.score(log_prob, longest))
     }

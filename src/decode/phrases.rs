@@ -1,5 +1,5 @@
-//! Phrases that a translation must contain, as an automaton over tokens (Aho and Corasick 1975): how far a hypothesis has come
-//! with each of them.
+//! Phrases that a translation must contain, as an automaton over tokens (Aho and Corasick 1975): how far a hypothesis
+//! has come with each of them.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use super::surfaces::Surfaces;
 
 /// Phrases, each of which a hypothesis must contain, as whole words.
 ///
-/// A phrase may have several forms, one of which is enough: in the middle of Chinese text its first piece has no mark of a
-/// space. The same phrase given twice must occur twice.
+/// A phrase may have several forms, one of which is enough: in the middle of Chinese text its first piece has no mark
+/// of a space. The same phrase given twice must occur twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Phrases {
     /// The first is the root: no token of any phrase.
@@ -138,8 +138,8 @@ impl Phrases {
         (0..self.phrases.len()).all(|phrase| !self.lacks(progress, phrase))
     }
 
-    /// How many tokens of the phrases a hypothesis has: of those that it contains all, of one that it has begun all but those
-    /// still to come, as if it had the longest form. So each token of [`Self::next`] adds some.
+    /// How many tokens of the phrases a hypothesis has: of those that it contains all, of one that it has begun all but
+    /// those still to come, as if it had the longest form. So each token of [`Self::next`] adds some.
     pub fn tokens_found(&self, progress: &Progress) -> usize {
         let whole = |(phrase, found): (&Phrase, &u32)| phrase.tokens * (*found).min(phrase.times) as usize;
         let begun = self.suffixes(progress.node).flat_map(|node| self.nodes[node].begun.iter());

@@ -13,8 +13,8 @@ struct Live {
     token: u32,
 }
 
-/// Draws `sampling.count` hypotheses of each sentence. The draws depend on the seed, the sentence's key, the number of the
-/// hypothesis, the position and the model's answers, but not on the batch.
+/// Draws `sampling.count` hypotheses of each sentence. The draws depend on the seed, the sentence's key, the number of
+/// the hypothesis, the position and the model's answers, but not on the batch.
 pub(super) fn search(
     model: &mut dyn StepModel,
     options: &SearchOptions,
@@ -64,8 +64,8 @@ pub(super) fn search(
     Ok(hypotheses)
 }
 
-/// Collects the tokens that may follow a row, with their log-probabilities: all that its constraint allows, or the `top_k` most
-/// probable where the model was asked for no more.
+/// Collects the tokens that may follow a row, with their log-probabilities: all that its constraint allows, or the
+/// `top_k` most probable where the model was asked for no more.
 fn possible(batch: &StepRows, row: usize, sampling: &Sampling, candidates: &mut Vec<(u32, f64)>) -> Result<()> {
     candidates.clear();
     if !sampling.asks_for_all() {

@@ -1,9 +1,10 @@
-//! Vocabulary shortlists: the target tokens that a translation of a sentence may use, so the output layer computes no others.
+//! Vocabulary shortlists: the target tokens that a translation of a sentence may use, so the output layer computes no
+//! others.
 //!
 //! A list is made once from the training text ([`crate::data::lexicon`]): for each source token the target tokens that
-//! translate it, and some that are always allowed. The file is safetensors: `starts` [V + 1], `tokens` (source token s has
-//! those from `starts[s]` to `starts[s + 1]`) and `always`, all u32; its metadata names the tokenizers it is for. (Devlin 2017,
-//! "Sharp Models on Dull Hardware"; Kim et al. 2019, "From Research to Production and Back".)
+//! translate it, and some that are always allowed. The file is safetensors: `starts` [V + 1], `tokens` (source token s
+//! has those from `starts[s]` to `starts[s + 1]`) and `always`, all u32; its metadata names the tokenizers it is for.
+//! (Devlin 2017, "Sharp Models on Dull Hardware"; Kim et al. 2019, "From Research to Production and Back".)
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -45,8 +46,8 @@ impl Shortlist {
         Self { starts, tokens, always }
     }
 
-    /// For each source token, whether it was seen with target tokens. With one vocabulary, all may be copied: that alone does
-    /// not count.
+    /// For each source token, whether it was seen with target tokens. With one vocabulary, all may be copied: that
+    /// alone does not count.
     pub fn listed(&self) -> Vec<bool> {
         let ends = self.starts.windows(2).map(|ends| ends[0] as usize..ends[1] as usize);
         (0..).zip(ends).map(|(source, of)| self.tokens[of].iter().any(|token| *token != source)).collect()

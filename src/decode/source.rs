@@ -83,8 +83,9 @@ pub struct Reader {
     trained: usize,
 }
 
-/// As much of a line as could matter to a model that takes `longest` tokens, so that a line of a gigabyte costs little, and
-/// the rest. If that much is all white space, leading white space is skipped, so that a line with text does not seem blank.
+/// As much of a line as could matter to a model that takes `longest` tokens, so that a line of a gigabyte costs little,
+/// and the rest. If that much is all white space, leading white space is skipped, so that a line with text does not
+/// seem blank.
 fn beginning(line: &str, longest: usize) -> (&str, &str) {
     const LEAST: usize = 1 << 20;
     const BYTES_A_TOKEN: usize = 256;
@@ -105,8 +106,8 @@ pub(super) struct Encoded {
     and_more: bool,
 }
 
-/// Lines as token ids, as far as they could matter to a model that takes `longest` tokens. A line of nothing but white space
-/// has no tokens, whatever the tokenizer makes of it.
+/// Lines as token ids, as far as they could matter to a model that takes `longest` tokens. A line of nothing but white
+/// space has no tokens, whatever the tokenizer makes of it.
 pub(super) fn encoded<S: AsRef<str> + Sync>(tokenizer: &Tokenizer, lines: &[S], longest: usize) -> Vec<Encoded> {
     lines.par_iter().with_min_len(64).map(|line| encoded_line(tokenizer, line.as_ref(), longest)).collect()
 }
@@ -185,9 +186,9 @@ impl Reader {
 
 /// Splits text into sentences short enough for every model once `leading` is prepended.
 ///
-/// Most models have learnt from single sentences: given several at once, they tend to translate only one. A sentence that is
-/// too long is halved, repeatedly, near its middle: at an end of a sentence, a semicolon or colon, else after a comma, else at
-/// white space or a zero-width space, else between any two characters that readers see.
+/// Most models have learnt from single sentences: given several at once, they tend to translate only one. A sentence
+/// that is too long is halved, repeatedly, near its middle: at an end of a sentence, a semicolon or colon, else after a
+/// comma, else at white space or a zero-width space, else between any two characters that readers see.
 pub fn split<'t>(text: &'t str, leading: &str, readers: &[Reader]) -> Vec<&'t str> {
     let is_taken = |text: &str| {
         let whole = if leading.is_empty() { Cow::from(text) } else { format!("{leading}{text}").into() };
@@ -232,8 +233,8 @@ fn sentences(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Whether a text ends with a full stop after a single letter or digit, a number of two digits, or a short capitalised word
-/// without a vowel, but not one of capitals: `J.`, `am 3.`, `Mrs.`, but `TV.`
+/// Whether a text ends with a full stop after a single letter or digit, a number of two digits, or a short capitalised
+/// word without a vowel, but not one of capitals: `J.`, `am 3.`, `Mrs.`, but `TV.`
 fn is_abbreviated(text: &str) -> bool {
     let last = text.split_whitespace().next_back().and_then(|word| word.strip_suffix('.'));
     let word = last.unwrap_or_default().trim_start_matches(|c: char| !c.is_alphanumeric());

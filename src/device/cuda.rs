@@ -1,8 +1,8 @@
 //! NVIDIA's GPUs.
 //!
-//! `make cuda` links no CUDA library: the binary starts without them. The functions are bound when they are first called,
-//! to the libraries that are loaded here; a call before that would end the process. So nothing of Candle's CUDA part
-//! may be used before [`open`].
+//! `make cuda` links no CUDA library: the binary starts without them. The functions are bound when they are first
+//! called, to the libraries that are loaded here; a call before that would end the process. So nothing of Candle's CUDA
+//! part may be used before [`open`].
 
 use std::path::{Path, PathBuf};
 
@@ -170,8 +170,8 @@ fn folders(variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
     roots.map(|root| root.join("lib64")).collect()
 }
 
-/// Loads a library for the rest of the process, so that calls to its functions are bound to it: the one that the dynamic
-/// loader finds, else that in one of the folders.
+/// Loads a library for the rest of the process, so that calls to its functions are bound to it: the one that the
+/// dynamic loader finds, else that in one of the folders.
 fn load(name: &str, folders: &[PathBuf]) -> std::result::Result<(), libloading::Error> {
     let files = folders.iter().map(|folder| folder.join(name)).filter(|file| file.exists());
     let mut loaded = open_library(Path::new(name));

@@ -97,8 +97,8 @@ fn open_metal() -> Result<Device> {
     })
 }
 
-/// Sets the number of threads of all parallel work; 0 takes one per core. Must come before any parallel work. There are at
-/// most four per core, since more would spend most of their time waiting for each other.
+/// Sets the number of threads of all parallel work; 0 takes one per core. Must come before any parallel work. There are
+/// at most four per core, since more would spend most of their time waiting for each other.
 ///
 /// # Errors
 /// The system does not allow as many.
@@ -125,15 +125,16 @@ pub fn set_threads(threads: usize) -> Result<()> {
 
 /// Sets options of libraries, unless the environment does. Must be called before any thread is started.
 pub fn configure_libraries() {
-    // Candle's own pool spins after each large elementwise operation, against our threads: measured at 17 % of the time of
-    // an update of transformer-tiny on two cores. Users may still set it.
+    // Candle's own pool spins after each large elementwise operation, against our threads: measured at 17 % of the time
+    // of an update of transformer-tiny on two cores. Users may still set it.
     const SPIN: &str = "CANDLE_BARRIER_POOL_SPIN_LIMIT";
     if std::env::var_os(SPIN).is_none() {
         // SAFETY: the process has one thread.
         unsafe { std::env::set_var(SPIN, "1") };
     }
-    // Without it, the allocator gives the buffers of an update back to the system before the next one takes them, and clearing
-    // the pages again took 15 % of an update of transformer-base. Users may still set MIMALLOC_PURGE_DELAY.
+    // Without it, the allocator gives the buffers of an update back to the system before the next one takes them, and
+    // clearing the pages again took 15 % of an update of transformer-base. Users may still set
+    // MIMALLOC_PURGE_DELAY.
     const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
     const MILLISECONDS: std::ffi::c_long = 60_000;
     // SAFETY: sets a number.
@@ -150,9 +151,9 @@ pub fn machine_memory() -> Option<u64> {
     Some(limits.into_iter().fold(kilobytes * 1024, u64::min))
 }
 
-/// Bytes that a container, a batch system or a service manager allows this process: the limits of its control groups, which are
-/// named as in `/proc/self/cgroup` (version 1 or 2), and of those around them. Within a container, which sees only its own,
-/// these are at the `root` of all.
+/// Bytes that a container, a batch system or a service manager allows this process: the limits of its control groups,
+/// which are named as in `/proc/self/cgroup` (version 1 or 2), and of those around them. Within a container, which sees
+/// only its own, these are at the `root` of all.
 fn memory_limits(groups: &str, root: &Path) -> Vec<u64> {
     let files = groups.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -174,8 +175,8 @@ fn memory_limits(groups: &str, root: &Path) -> Vec<u64> {
     limits.collect()
 }
 
-/// Bytes of memory this process holds now, without mapped files, since the system takes those back when it needs room; `None`
-/// where the system does not say.
+/// Bytes of memory this process holds now, without mapped files, since the system takes those back when it needs room;
+/// `None` where the system does not say.
 pub fn resident_memory() -> Option<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let mut pages = statm.split_whitespace().skip(1).map_while(|number| number.parse::<u64>().ok());

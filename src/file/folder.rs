@@ -1,7 +1,7 @@
 //! Changing what is in a directory without following links that somebody may have planted there.
 //!
-//! Everything is done relative to the opened directory: that another comes to lie at its path changes nothing. Whether the
-//! last part of a name is a link is decided by the system as it opens it, not by a look beforehand.
+//! Everything is done relative to the opened directory: that another comes to lie at its path changes nothing. Whether
+//! the last part of a name is a link is decided by the system as it opens it, not by a look beforehand.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -130,7 +130,8 @@ impl Folder {
         regular(opened.map_err(|error| self.or_link(name, error))?.into())
     }
 
-    /// A new file in the place of whatever other file or link has the name, with the permissions of the file that was there.
+    /// A new file in the place of whatever other file or link has the name, with the permissions of the file that was
+    /// there.
     pub(crate) fn create(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         let name = name.as_ref();
         let mode = self.mode(name);
@@ -192,8 +193,8 @@ impl Folder {
         remove_at(&self.directory, name.as_ref(), NESTED_FOLDERS)
     }
 
-    /// A file that is to have this name when it is whole. Until then it is called `temporary`, which is only for this process:
-    /// what has that name was left by a kill.
+    /// A file that is to have this name when it is whole. Until then it is called `temporary`, which is only for this
+    /// process: what has that name was left by a kill.
     pub(crate) fn stage(&self, name: &str, temporary: &str) -> io::Result<Staged> {
         self.remove_file(temporary)?;
         let file = self.create_new(OsStr::new(temporary), self.mode(OsStr::new(name)))?;
@@ -206,8 +207,8 @@ impl Folder {
         })
     }
 
-    /// As [`Self::stage`], where other processes may make the same file at the same time: the last one wins. Removes files of
-    /// this kind that killed processes left: a running one holds a lock on its own until it closes it.
+    /// As [`Self::stage`], where other processes may make the same file at the same time: the last one wins. Removes
+    /// files of this kind that killed processes left: a running one holds a lock on its own until it closes it.
     pub(crate) fn stage_shared(&self, name: impl AsRef<OsStr>) -> io::Result<Staged> {
         let name = name.as_ref();
         let beginning = format!(".{}.", name.to_string_lossy());
@@ -220,7 +221,8 @@ impl Folder {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 file => file?,
             };
-            // Another process may have found it before it was locked, and removed it. Where files cannot be locked, nobody does.
+            // Another process may have found it before it was locked, and removed it. Where files cannot be locked,
+            // nobody does.
             if file.lock().is_err() || self.holds(&file, &temporary) {
                 return Ok(Staged { folder: self.try_clone()?, file, temporary, name: name.into(), is_placed: false });
             }
@@ -228,8 +230,8 @@ impl Folder {
         Err(io::Error::other("too many files of other processes lie beside it, with names that begin with a dot"))
     }
 
-    /// Replaces a file, which nobody else replaces at the same time. Readers see the old file or the new one, even after a
-    /// crash. Returns the new one.
+    /// Replaces a file, which nobody else replaces at the same time. Readers see the old file or the new one, even
+    /// after a crash. Returns the new one.
     pub(crate) fn replace(&self, name: &str, temporary: &str, contents: &[u8]) -> io::Result<File> {
         self.stage(name, temporary)?.filled(contents)?.place()
     }

@@ -1,7 +1,8 @@
-//! Files that others may have planted, left or locked: replacement as a whole, locks between processes, and bounded reads.
+//! Files that others may have planted, left or locked: replacement as a whole, locks between processes, and bounded
+//! reads.
 //!
-//! What lies in a directory of ours (of a run, a model, a cache) was not named by the user. It is written, locked and removed
-//! through a [`Folder`], which follows no links, and read by [`open_regular`], which does not wait for pipes.
+//! What lies in a directory of ours (of a run, a model, a cache) was not named by the user. It is written, locked and
+//! removed through a [`Folder`], which follows no links, and read by [`open_regular`], which does not wait for pipes.
 
 mod folder;
 #[cfg(test)]
@@ -27,8 +28,8 @@ pub(crate) fn fail_at_size_limits() {
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
 }
 
-/// Locks an open file or directory that a killed process may have left at a path. False if a running one has it locked, or has
-/// put another in its place.
+/// Locks an open file or directory that a killed process may have left at a path. False if a running one has it locked,
+/// or has put another in its place.
 pub(crate) fn is_left(file: &File, path: &Path) -> bool {
     file.try_lock().is_ok() && lies_at(file, path)
 }
@@ -91,8 +92,8 @@ pub(crate) fn try_lock(folder: &Folder, name: &str) -> io::Result<Attempt> {
     })
 }
 
-/// Locks a file, which is created if it is missing. If another process holds the lock, calls `on_wait` and waits. The lock
-/// lasts until the file is closed. Returns `None` if the file system has no locks.
+/// Locks a file, which is created if it is missing. If another process holds the lock, calls `on_wait` and waits. The
+/// lock lasts until the file is closed. Returns `None` if the file system has no locks.
 pub(crate) fn lock_or_wait(folder: &Folder, name: &str, on_wait: impl FnOnce()) -> io::Result<Option<File>> {
     match try_lock(folder, name)? {
         Attempt::Locked(file) => Ok(Some(file)),
@@ -150,7 +151,8 @@ fn regular(file: File) -> io::Result<File> {
 
 /// Opens a regular file. Anything else is an error, and is not waited for.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
-    // A look beforehand, because opening a device can do something, and takes a pipe away from whoever waits at its end.
+    // A look beforehand, because opening a device can do something, and takes a pipe away from whoever waits at its
+    // end.
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other(NotRegular));
     }
@@ -176,8 +178,8 @@ pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     text(read(path)?)
 }
 
-/// As [`read`], but not through a link: of a file that is shown, in a directory that others may have made. (Weights and tokenizers
-/// may be links, as in the hub's cache.)
+/// As [`read`], but not through a link: of a file that is shown, in a directory that others may have made. (Weights and
+/// tokenizers may be links, as in the hub's cache.)
 pub(crate) fn read_own(path: &Path) -> io::Result<Vec<u8>> {
     let (folder, name) = Folder::of(path)?;
     let mut bytes = Vec::new();
@@ -194,8 +196,8 @@ fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
 }
 
-/// Fails if most of a file are holes, as of one that a download has only made room for: reading it would take as long as if it
-/// had been written. (Some network file systems count no blocks.)
+/// Fails if most of a file are holes, as of one that a download has only made room for: reading it would take as long
+/// as if it had been written. (Some network file systems count no blocks.)
 pub(crate) fn refuse_holes(file: &File) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt;
     const BLOCK: u64 = 512;
@@ -233,7 +235,8 @@ pub(crate) fn read_at_most(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     fetched(bytes)
 }
 
-/// Text of others without the byte order mark that some editors put first, and that readers of JSON and YAML take for a mistake.
+/// Text of others without the byte order mark that some editors put first, and that readers of JSON and YAML take for a
+/// mistake.
 pub(crate) fn without_mark(mut text: Vec<u8>) -> Vec<u8> {
     if text.starts_with(b"\xEF\xBB\xBF") {
         text.drain(..3);

@@ -44,7 +44,8 @@ impl Arena {
             }
             self.next = Mark { slab: self.next.slab + 1, used: 0 };
         }
-        // The first slab is as large as all that was ever taken at once, or if there is no room for that, as needed now.
+        // The first slab is as large as all that was ever taken at once, or if there is no room for that, as needed
+        // now.
         let wanted = if self.slabs.is_empty() { bytes.max(self.most) } else { bytes }.next_multiple_of(slab);
         let slab = match self.queue.allocate(wanted) {
             Ok(address) => (address, wanted),

@@ -1,4 +1,5 @@
-//! The highest rates of a device, measured with a large product and a large copy: a profile compares the engine's work with them.
+//! The highest rates of a device, measured with a large product and a large copy: a profile compares the engine's work
+//! with them.
 
 use std::time::Instant;
 

@@ -1,9 +1,9 @@
-//! Translation on a GPU: the encoder once, the decoder one position at a time, and the best continuations of each row, so
-//! that nothing but these leaves the device.
+//! Translation on a GPU: the encoder once, the decoder one position at a time, and the best continuations of each row,
+//! so that nothing but these leaves the device.
 //!
-//! The queries, keys and values of a step stay where its product wrote them. A hypothesis is a chain of rows through the
-//! steps ([`launch::Past`]): when a search reorders rows, only row numbers are moved, never keys or values. The source's
-//! keys and values are computed once, and shared by the rows of a sentence, which are neighbours.
+//! The queries, keys and values of a step stay where its product wrote them. A hypothesis is a chain of rows through
+//! the steps ([`launch::Past`]): when a search reorders rows, only row numbers are moved, never keys or values. The
+//! source's keys and values are computed once, and shared by the rows of a sentence, which are neighbours.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -23,7 +23,8 @@ use crate::ops::Mode;
 
 /// A model that translates on a device.
 pub struct InferenceEngine {
-    /// Held while a session queues its work, but not while it waits for the results, so that another one queues a step meanwhile.
+    /// Held while a session queues its work, but not while it waits for the results, so that another one queues a step
+    /// meanwhile.
     engine: Mutex<Engine>,
     queue: Arc<dyn Queue>,
     /// Memory of finished sessions, for new ones.
@@ -76,7 +77,8 @@ impl InferenceEngine {
     /// The encoder's states of all real tokens, sentence after sentence, [N, D], and D. Waits for the device.
     ///
     /// # Errors
-    /// The device fails or has no memory left; a token is outside the vocabulary, a sentence longer than the model's positions.
+    /// The device fails or has no memory left; a token is outside the vocabulary, a sentence longer than the model's
+    /// positions.
     pub fn encode(&self, sources: &Sequences) -> Result<(Vec<f32>, usize)> {
         let mut engine = locked(&self.engine);
         let result = self.states(&mut engine, sources);
@@ -154,7 +156,8 @@ pub struct Session<'a> {
     cross: Vec<Address>,
     /// Addresses of the packed queries, keys and values, [steps, layers].
     steps: Address,
-    /// Two tables [rows, steps], used alternately, the last step's first; and the number of rows that they have room for.
+    /// Two tables [rows, steps], used alternately, the last step's first; and the number of rows that they have room
+    /// for.
     ancestors: Option<([Address; 2], usize)>,
     position: usize,
     capacity: usize,
@@ -187,9 +190,9 @@ impl Session<'_> {
         Ok(values)
     }
 
-    /// Extends rows; returns the tokens of the `k` best continuations of each and their log-probabilities, the best first, the
-    /// smaller token first among equals. If there are fewer, the rest have log-probability -∞; a row whose probabilities are
-    /// not numbers begins with NaN.
+    /// Extends rows; returns the tokens of the `k` best continuations of each and their log-probabilities, the best
+    /// first, the smaller token first among equals. If there are fewer, the rest have log-probability -∞; a row
+    /// whose probabilities are not numbers begins with NaN.
     pub fn best(&mut self, step: &Step<'_>, excluded: &Excluded, k: usize) -> Result<(Vec<u32>, Vec<f32>)> {
         let (rows, output) = (step.tokens.len(), self.engine.plan.output);
         let mut values = self.run(step, excluded, |pass, logits, excluded| {
@@ -203,7 +206,8 @@ impl Session<'_> {
         Ok((values.into_iter().map(f32::to_bits).collect(), log_probs))
     }
 
-    /// One step, up to the logits; then `finish`, which tells where the numbers are that are wanted of it, and how many.
+    /// One step, up to the logits; then `finish`, which tells where the numbers are that are wanted of it, and how
+    /// many.
     fn run(
         &mut self,
         step: &Step<'_>,

@@ -13,12 +13,12 @@
 //! - The weights that products read, and activations between kernels, are in the type of the precision; the parameters
 //!   themselves, gradients, statistics, softmax and loss are float32.
 //! - Sums are in a fixed order everywhere: the same seed on the same device gives the same bits.
-//! - The host only queues work. Whether an update is made, and how its gradient is clipped, is decided on the device; the
-//!   host learns of it while the next update is under way.
+//! - The host only queues work. Whether an update is made, and how its gradient is clipped, is decided on the device;
+//!   the host learns of it while the next update is under way.
 //!
-//! The kernels are CUDA C++ in `kernels/`, one file per operation of [`crate::ops`]. They are compiled when `mt` is built with
-//! CUDA; `tests/gpu_engine` compiles the same files for the processor (`tests/emulator/`), so that they and this module
-//! are tested without a GPU.
+//! The kernels are CUDA C++ in `kernels/`, one file per operation of [`crate::ops`]. They are compiled when `mt` is
+//! built with CUDA; `tests/gpu_engine` compiles the same files for the processor (`tests/emulator/`), so that they and
+//! this module are tested without a GPU.
 
 mod arena;
 pub mod ceilings;
@@ -143,7 +143,8 @@ impl Engine {
         })
     }
 
-    /// Leaves all products to the queue's library, for comparisons: otherwise small ones in bfloat16 are computed by kernels.
+    /// Leaves all products to the queue's library, for comparisons: otherwise small ones in bfloat16 are computed by
+    /// kernels.
     pub fn use_library(&mut self) {
         self.kernels.most_multiplications = 0;
     }
@@ -165,7 +166,8 @@ impl Engine {
         result
     }
 
-    /// Begins an update: converts the parameters to the type of products, and clears the gradients and the sums of losses.
+    /// Begins an update: converts the parameters to the type of products, and clears the gradients and the sums of
+    /// losses.
     pub fn begin(&mut self) -> Result<()> {
         self.take_weights()?;
         let count = self.model.parameters().values().elem_count();
@@ -206,8 +208,9 @@ impl Engine {
         of.iter().try_for_each(|range| self.queue.clear(self.gradients.plus(4 * range.start), 4 * range.len()))
     }
 
-    /// Decides whether the update is made, and what the gradients are multiplied by, as [`crate::ops::optimizer::decide`]
-    /// does; but after an update that was not made, none is made until [`Engine::forget`].
+    /// Decides whether the update is made, and what the gradients are multiplied by, as
+    /// [`crate::ops::optimizer::decide`] does; but after an update that was not made, none is made until
+    /// [`Engine::forget`].
     pub fn decide(&mut self, scale: f64, clip_norm: f64) -> Result<()> {
         let count = self.model.parameters().values().elem_count();
         let mark = self.arena.mark();
@@ -238,7 +241,8 @@ impl Engine {
         Ok(bytes.chunks_exact(8).all(|sum| float64(sum).is_finite()))
     }
 
-    /// One Adam update, if it is made; weight decay applies to the parameters in the ranges `decayed`, which are in order.
+    /// One Adam update, if it is made; weight decay applies to the parameters in the ranges `decayed`, which are in
+    /// order.
     pub fn adam(&mut self, [first, second]: [&Tensor; 2], step: &AdamStep, decayed: &[Range<usize>]) -> Result<()> {
         if self.decayed.0 != decayed {
             let bounds: Vec<u64> = decayed.iter().flat_map(|range| [range.start as u64, range.end as u64]).collect();
@@ -258,7 +262,8 @@ impl Engine {
         self.kernels.average(self.queue.address(average)?, self.values, self.decision, decay, count)
     }
 
-    /// The outcome of the oldest update that was decided and not asked for. Waits for it, but not for work queued after it.
+    /// The outcome of the oldest update that was decided and not asked for. Waits for it, but not for work queued after
+    /// it.
     pub fn outcome(&mut self) -> Result<Outcome> {
         let ticket = self.decided.pop_front().ok_or_else(no_outcome)?;
         let mut bytes = [0; size_of::<Decision>()];

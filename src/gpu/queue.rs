@@ -112,8 +112,8 @@ pub struct Product {
     pub epilogue: Epilogue,
 }
 
-/// A product in the form that column-major libraries take: Cᵀ = Bᵀ·Aᵀ, since a row-major matrix is in memory the same as
-/// its transpose in column-major order.
+/// A product in the form that column-major libraries take: Cᵀ = Bᵀ·Aᵀ, since a row-major matrix is in memory the same
+/// as its transpose in column-major order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ColumnMajor {
     /// Rows and columns of C as it lies in memory, and how many products each sum has.
@@ -128,7 +128,8 @@ impl Product {
     /// The left factor is B, the right one A.
     pub fn column_major(&self) -> ColumnMajor {
         let Self { m, n, k, a, b, .. } = *self;
-        // A row-major [rows, columns] matrix is a column-major [columns, rows] one; if it is transposed, [rows, columns].
+        // A row-major [rows, columns] matrix is a column-major [columns, rows] one; if it is transposed, [rows,
+        // columns].
         let lies = |rows: usize, columns: usize, transposed: bool| {
             if transposed { (rows, columns, true) } else { (columns, rows, false) }
         };
@@ -166,8 +167,9 @@ pub trait Queue: Send + Sync {
     /// [`ErrorKind::OutOfMemory`](crate::error::ErrorKind::OutOfMemory): there is none left.
     fn allocate(&self, bytes: usize) -> Result<Address>;
 
-    /// Allocations are best multiples of this many bytes: a device is slow to allocate, so pieces should be few and large.
-    /// `None`: every piece is allocated by itself and freed at once, for tests that check all accesses to it.
+    /// Allocations are best multiples of this many bytes: a device is slow to allocate, so pieces should be few and
+    /// large. `None`: every piece is allocated by itself and freed at once, for tests that check all accesses to
+    /// it.
     fn slab(&self) -> Option<usize> {
         Some(64 << 20)
     }
@@ -184,8 +186,8 @@ pub trait Queue: Send + Sync {
     /// Begins to copy from the device, when the work before is done.
     fn fetch(&self, from: Address, bytes: usize) -> Result<Ticket>;
 
-    /// Waits for the copy that [`Queue::fetch`] began, of as many `bytes`, but not for work queued after it; others may use
-    /// the queue meanwhile. Each copy has to be asked for, since its memory is kept until then.
+    /// Waits for the copy that [`Queue::fetch`] began, of as many `bytes`, but not for work queued after it; others may
+    /// use the queue meanwhile. Each copy has to be asked for, since its memory is kept until then.
     ///
     /// # Errors
     /// The ticket has already been used.
@@ -200,8 +202,8 @@ pub trait Queue: Send + Sync {
     /// Runs a kernel of `kernels/`.
     ///
     /// # Safety
-    /// `arguments` point to values of the types that the kernel of this name takes, and those that are addresses have the
-    /// memory that it uses.
+    /// `arguments` point to values of the types that the kernel of this name takes, and those that are addresses have
+    /// the memory that it uses.
     unsafe fn launch(&self, launch: &Launch<'_>, arguments: &mut [*mut c_void]) -> Result<()>;
 
     /// Computes a product.

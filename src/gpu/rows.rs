@@ -61,7 +61,8 @@ impl Rows {
 }
 
 impl Segments {
-    /// Groups rows by value. A counting sort, since there are about as many rows as values, and the device waits for this.
+    /// Groups rows by value. A counting sort, since there are about as many rows as values, and the device waits for
+    /// this.
     pub(super) fn new(values: &[u32]) -> Self {
         let largest = values.iter().max().map_or(0, |&value| value as usize + 1);
         // For each value: first how many rows have it, then where the next one of them goes.

@@ -20,8 +20,8 @@ use crate::error::{Error, Result};
 use crate::file::{self, Folder};
 use crate::limits::{HUB_ANSWER, HUB_NAME, HUB_NAME_PART};
 
-/// The bytes of a file above which it is remembered that it was found whole: smaller ones are hashed in less time than the hub
-/// takes to answer.
+/// The bytes of a file above which it is remembered that it was found whole: smaller ones are hashed in less time than
+/// the hub takes to answer.
 const LARGE: u64 = 1 << 24;
 
 /// The cache.
@@ -71,8 +71,8 @@ impl Cache {
         self.folder(repo).join("blobs").join(etag)
     }
 
-    /// Whether a file has the contents that an ETag stands for, as far as it is a checksum. Of a large one that is remembered
-    /// until it changes.
+    /// Whether a file has the contents that an ETag stands for, as far as it is a checksum. Of a large one that is
+    /// remembered until it changes.
     pub(super) fn is_sound(&self, repo: &Repo, path: &Path, etag: &str) -> bool {
         let stamp = stamp(path).filter(|(size, _)| *size >= LARGE).map(|(_, stamp)| stamp);
         let known = stamp.as_ref().and_then(|_| file::read_at_most(&self.verified(repo, etag), 200).ok());
@@ -107,8 +107,9 @@ impl Cache {
         etag.is_none_or(|etag| self.is_sound(repo, path, etag))
     }
 
-    /// Waits until no other process fetches these contents, and locks them until the file is closed. Where the file system has no
-    /// locks nobody waits; what two processes corrupt for each other is detected before it is put in its place.
+    /// Waits until no other process fetches these contents, and locks them until the file is closed. Where the file
+    /// system has no locks nobody waits; what two processes corrupt for each other is detected before it is put in
+    /// its place.
     pub(super) fn lock(&self, repo: &Repo, etag: &str) -> Result<Option<File>> {
         let folder = self.root.join(".locks").join(self.folder(repo).file_name().unwrap_or_default());
         let name = format!("{etag}.lock");
@@ -178,7 +179,8 @@ impl Cache {
         self.folder(repo).join("snapshots").join(commit)
     }
 
-    /// A folder of the cache, made if it is missing. The user names the cache, but nothing in it: links there are not followed.
+    /// A folder of the cache, made if it is missing. The user names the cache, but nothing in it: links there are not
+    /// followed.
     pub(super) fn made(&self, folder: &Path) -> Result<Folder> {
         let cannot_write = |error| problem::cannot_write(folder, error);
         fs::create_dir_all(&self.root).map_err(cannot_write)?;

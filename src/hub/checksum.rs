@@ -7,8 +7,9 @@ use std::path::Path;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
-/// Whether a file's contents are those that an ETag stands for; true where it is no checksum. It is a SHA-256 of large files. Of
-/// others it is the SHA-1 of Git, which puts their length before them; some mirrors give that of the contents alone.
+/// Whether a file's contents are those that an ETag stands for; true where it is no checksum. It is a SHA-256 of large
+/// files. Of others it is the SHA-1 of Git, which puts their length before them; some mirrors give that of the contents
+/// alone.
 pub(super) fn fits(path: &Path, etag: &str) -> io::Result<bool> {
     let is_hex = etag.bytes().all(|byte| byte.is_ascii_hexdigit());
     let is = |found: String| found.eq_ignore_ascii_case(etag);

@@ -1,4 +1,5 @@
-//! The pull request by which the hub's own converter adds weights in safetensors to a repository that has them as a pickle.
+//! The pull request by which the hub's own converter adds weights in safetensors to a repository that has them as a
+//! pickle.
 
 use hf_hub::repository::GitCommitInfo;
 use serde::Deserialize;
@@ -9,7 +10,8 @@ use super::{Hub, MAIN, Repo, RepoKind};
 use crate::error::{Error, Result};
 use crate::limits::{HUB_COMMITS, HUB_PAGES};
 
-/// The account of the converter, and the title of its pull requests. Anyone may open one, with any weights: so both must match.
+/// The account of the converter, and the title of its pull requests. Anyone may open one, with any weights: so both
+/// must match.
 const AUTHOR: &str = "SFconvertbot";
 const TITLE: &str = "Adding `safetensors` variant of this model";
 
@@ -43,8 +45,8 @@ impl Discussion {
 }
 
 impl Hub {
-    /// The revision with which the hub's converter added safetensors to what `main` has now, if there is one. Offline nothing is
-    /// known of it.
+    /// The revision with which the hub's converter added safetensors to what `main` has now, if there is one. Offline
+    /// nothing is known of it.
     ///
     /// # Errors
     /// As [`Hub::files`].

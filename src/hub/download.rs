@@ -70,8 +70,8 @@ impl Web {
         cache.place(repo, commit, file, etag)
     }
 
-    /// Size and checksum of a file. As in `huggingface_hub`, redirects are followed within the hub only: it states both, and the
-    /// storage behind it does not.
+    /// Size and checksum of a file. As in `huggingface_hub`, redirects are followed within the hub only: it states
+    /// both, and the storage behind it does not.
     fn metadata(&self, url: &Url, repo: &Repo, file: &str) -> std::result::Result<Metadata, Failure> {
         let request = Request { method: Method::HEAD, url, repo, file: Some(file), start: 0, time: Some(ANSWER) };
         let is_linked = |response: &Response| response.headers().contains_key("x-linked-etag");

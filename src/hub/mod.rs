@@ -6,11 +6,11 @@
 //!    both ask through web: who gets the token, which redirects are followed, how much is read
 //! ```
 //!
-//! `hf-hub` 1.0 knows the kinds of repositories, their addresses, and what answers hold. It does not ask: it reads an answer to its
-//! end however long it is, and sends the token to whatever address a header `Link` names as that of the next page. Its download
-//! stores an answer without checking its status or size, so that an error page can end up in the cache as the file; it starts over
-//! after an interruption; it does not wait for as long as the hub asks; and for the metadata of a file it follows the redirect to a
-//! host that does not send the headers with commit and checksum.
+//! `hf-hub` 1.0 knows the kinds of repositories, their addresses, and what answers hold. It does not ask: it reads an
+//! answer to its end however long it is, and sends the token to whatever address a header `Link` names as that of the
+//! next page. Its download stores an answer without checking its status or size, so that an error page can end up in
+//! the cache as the file; it starts over after an interruption; it does not wait for as long as the hub asks; and for
+//! the metadata of a file it follows the redirect to a host that does not send the headers with commit and checksum.
 //! The cache has the layout that all programs of the hub share.
 
 mod cache;
@@ -156,24 +156,24 @@ pub struct Hub {
 
 impl Hub {
     /// Opens the cache (`HF_HUB_CACHE`, else `HF_HOME/hub`) and, unless `offline` or `HF_HUB_OFFLINE=1` says otherwise
-    /// (`TRANSFORMERS_OFFLINE` where that is not set), the hub (`HF_ENDPOINT`, with the token of `HF_TOKEN` or of the token
-    /// file). Nothing is sent yet.
+    /// (`TRANSFORMERS_OFFLINE` where that is not set), the hub (`HF_ENDPOINT`, with the token of `HF_TOKEN` or of the
+    /// token file). Nothing is sent yet.
     ///
     /// # Errors
-    /// `HF_ENDPOINT` is not an address, the token is malformed or would be sent to another machine without encryption, there are
-    /// no certificates to trust, or there is no place for the cache.
+    /// `HF_ENDPOINT` is not an address, the token is malformed or would be sent to another machine without encryption,
+    /// there are no certificates to trust, or there is no place for the cache.
     pub fn open(offline: bool) -> Result<Self> {
         let is_offline = offline || says_yes(&["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"]);
         let web = if is_offline { None } else { Some(Web::from_environment()?) };
         Ok(Self { cache: Cache::new(place::cache()?), web, listings: Mutex::default() })
     }
 
-    /// The names of the files at that revision, sorted. Offline: as they were when the hub was last asked, or else those in
-    /// the cache.
+    /// The names of the files at that revision, sorted. Offline: as they were when the hub was last asked, or else
+    /// those in the cache.
     ///
     /// # Errors
-    /// There is no such repository or revision, it may not be read, the hub cannot be reached; offline: nothing of it is in the
-    /// cache.
+    /// There is no such repository or revision, it may not be read, the hub cannot be reached; offline: nothing of it
+    /// is in the cache.
     pub fn files(&self, repo: &Repo) -> Result<Vec<String>> {
         Ok(self.listing(repo)?.files.clone())
     }
@@ -206,12 +206,13 @@ impl Hub {
         Ok(self.listing(repo)?.commit.clone())
     }
 
-    /// The path in the cache of a file at that revision, fetched if it is not there. A partial download is resumed; a file is put
-    /// in its place only when it is whole.
+    /// The path in the cache of a file at that revision, fetched if it is not there. A partial download is resumed; a
+    /// file is put in its place only when it is whole.
     ///
     /// # Errors
-    /// As [`Self::files`]; also where there is no such file, the download breaks off again and again or brings something else
-    /// than was announced, or the disk would become full; offline: the file in the cache is not what was fetched.
+    /// As [`Self::files`]; also where there is no such file, the download breaks off again and again or brings
+    /// something else than was announced, or the disk would become full; offline: the file in the cache is not what
+    /// was fetched.
     pub fn fetch(&self, repo: &Repo, file: &str) -> Result<PathBuf> {
         if !cache::is_safe_path(file) {
             let error = Error::failure(format!("`{file}` of {repo} is not a name that a file can have"));
@@ -275,7 +276,8 @@ fn variable(names: &[&str]) -> Option<String> {
     names.iter().find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
 }
 
-/// Whether the first of these variables that is not empty says yes, in the words that all programs of the hub take for it.
+/// Whether the first of these variables that is not empty says yes, in the words that all programs of the hub take for
+/// it.
 fn says_yes(names: &[&str]) -> bool {
     variable(names).is_some_and(|value| matches!(value.to_ascii_uppercase().as_str(), "1" | "ON" | "YES" | "TRUE"))
 }

@@ -6,8 +6,8 @@ use super::{MAIN, Repo, RepoKind};
 const HOSTS: [&str; 3] = ["huggingface.co", "www.huggingface.co", "hf.co"];
 
 impl Repo {
-    /// The repository that a text names as no path of a file would: `hf:ORG/NAME`, `hf://datasets/ORG/NAME`, each perhaps with
-    /// `@REVISION`, or the address of a page such as `https://huggingface.co/ORG/NAME/tree/REVISION`, there or on a mirror.
+    /// The repository that a text names as no path of a file would: `hf:ORG/NAME`, `hf://datasets/ORG/NAME`, each
+    /// perhaps with `@REVISION`, or the address of a page such as `https://huggingface.co/ORG/NAME/tree/REVISION`, there or on a mirror.
     /// Whether its parts can be names is not looked at.
     pub fn named(text: &str) -> Option<Self> {
         if let Some(path) = text.strip_prefix("hf://") {

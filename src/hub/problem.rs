@@ -130,8 +130,8 @@ pub(super) fn not_the_hub(endpoint: &str) -> Error {
     error.help("check HF_ENDPOINT; the login page of a network may have answered instead")
 }
 
-/// The endpoint redirects a request for a repository, or for a file of it without the headers of the hub, to a host that is not
-/// known.
+/// The endpoint redirects a request for a repository, or for a file of it without the headers of the hub, to a host
+/// that is not known.
 pub(super) fn sent_away(endpoint: &str, host: &str, repo: &Repo, file: Option<&str>) -> Error {
     let what = match file {
         Some(file) => {

@@ -1,7 +1,7 @@
 //! Requests to the hub: which address gets the token, which redirects are followed, and how much of an answer is read.
 //!
-//! No redirect is left to the HTTP client. Each is joined as browsers do it, so that `/\host/`, which looks like a path, counts
-//! as the host that it leads to; only then the origin is compared with that of the endpoint.
+//! No redirect is left to the HTTP client. Each is joined as browsers do it, so that `/\host/`, which looks like a
+//! path, counts as the host that it leads to; only then the origin is compared with that of the endpoint.
 
 use std::fs;
 use std::io::Read;
@@ -40,8 +40,8 @@ pub(super) struct Web {
     /// The endpoint as messages show it, without a password.
     pub endpoint: String,
     address: Url,
-    /// The token; or the name and password in `HF_ENDPOINT`, which go before it, as for all programs of the hub. Only the origin
-    /// of the endpoint gets it.
+    /// The token; or the name and password in `HF_ENDPOINT`, which go before it, as for all programs of the hub. Only
+    /// the origin of the endpoint gets it.
     credentials: Option<HeaderValue>,
     has_token: bool,
     secrets: Secrets,
@@ -171,7 +171,8 @@ impl Web {
     /// What the hub answers to a question about a repository.
     pub(super) fn answer<T: DeserializeOwned>(&self, url: &Url, repo: &Repo) -> std::result::Result<T, Failure> {
         let request = Request { method: Method::GET, url, repo, file: None, start: 0, time: Some(HUB_ANSWER_TIME) };
-        // Another host could say what it likes of a repository; and a request to one within the user's network would do something.
+        // Another host could say what it likes of a repository; and a request to one within the user's network would do
+        // something.
         let response = self.send(&request, |response, to| self.is_within(response.url(), to))?;
         if let Some(to) = self.target(&response, response.url())? {
             return Err(Failure::Final(problem::sent_away(&self.endpoint, &origin(&to), repo, None)));

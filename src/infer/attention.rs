@@ -1,8 +1,8 @@
 //! The attention kernel: one query row against keys and values that need not be contiguous.
 //!
-//! Short dot products would take longer to add up across the lanes of a vector than to multiply. So the lanes of eight of them
-//! are added together; and scores lie in the order in which they are computed, [positions, H], where the softmax of all heads
-//! works on whole vectors.
+//! Short dot products would take longer to add up across the lanes of a vector than to multiply. So the lanes of eight
+//! of them are added together; and scores lie in the order in which they are computed, [positions, H], where the
+//! softmax of all heads works on whole vectors.
 
 use std::hint::black_box;
 
@@ -61,8 +61,8 @@ fn sum_each(vectors: &[Lanes; LANES]) -> Lanes {
     })
 }
 
-/// Joins the lanes of each head, where lane l belongs to head l mod `heads`, a divisor of the number of lanes. All lanes of a
-/// head get the result.
+/// Joins the lanes of each head, where lane l belongs to head l mod `heads`, a divisor of the number of lanes. All
+/// lanes of a head get the result.
 #[inline(always)]
 fn join_heads(mut lanes: Lanes, heads: usize, f: impl Fn(f32, f32) -> f32) -> Lanes {
     let join = |lanes: Lanes, distance: usize| std::array::from_fn(|i| f(lanes[i], lanes[(i + distance) % LANES]));

@@ -54,8 +54,8 @@ pub struct Session<'a> {
 
 /// For every position, the keys and values of the rows that were live at that step, side by side, [rows, H·(K + d_v)].
 ///
-/// They lie in pages of one size, so that the next sentences can reuse them: buffers that fit each step's rows would come in
-/// too many sizes.
+/// They lie in pages of one size, so that the next sentences can reuse them: buffers that fit each step's rows would
+/// come in too many sizes.
 #[derive(Debug, Default)]
 struct Cache {
     pages: Vec<Scratch>,
@@ -127,9 +127,10 @@ impl Session<'_> {
         self.ancestors = parents.iter().enumerate().map(line).collect();
     }
 
-    /// One step: row r continues row `parents[r]` of the last step with `tokens[r]`, for sentence `sentences[r]`; at the
-    /// first step the values in `parents` are ignored. `answer` gets each row's number, its logits (which it may change), the
-    /// tokens that the logits are for if not all are allowed, and the row's part of `answers`, equally long for every row.
+    /// One step: row r continues row `parents[r]` of the last step with `tokens[r]`, for sentence `sentences[r]`; at
+    /// the first step the values in `parents` are ignored. `answer` gets each row's number, its logits (which it
+    /// may change), the tokens that the logits are for if not all are allowed, and the row's part of `answers`,
+    /// equally long for every row.
     pub fn step<T: Send>(
         &mut self,
         tokens: &[u32],
@@ -218,7 +219,8 @@ impl Step<'_> {
         engine.final_norm(&engine.decoder, work);
     }
 
-    /// From the states of a block of rows in `work.x` to their logits, and from these to the answers: see [`Session::step`].
+    /// From the states of a block of rows in `work.x` to their logits, and from these to the answers: see
+    /// [`Session::step`].
     fn answer_block<T>(
         &self,
         block: Range<usize>,
@@ -227,8 +229,8 @@ impl Step<'_> {
         answer: &impl Fn(usize, &mut [f32], Option<&[u32]>, &mut [T]),
     ) {
         let d = self.engine.config.d_model;
-        // Few rows at a time, so that their logits stay in a thread's cache, but more in wider models, since the whole matrix
-        // is read each time.
+        // Few rows at a time, so that their logits stay in a thread's cache, but more in wider models, since the whole
+        // matrix is read each time.
         let chunk = (d / 10).max(1).next_multiple_of(12);
         let (outputs, per_row) = (self.output.width(), answers.len() / block.len());
         let Workspace { x, logits, wide, .. } = work;

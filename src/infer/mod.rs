@@ -7,12 +7,14 @@
 //!   .begin, .step   Session: one token for every live row        decoder.rs
 //! ```
 //!
-//! It computes the same as [`crate::model`], without gradients, and tests compare the two. What makes it fast: padding is
-//! never computed; a block of rows goes through all layers on one thread, with buffers kept from step to step (only when
-//! there are few rows do threads divide the columns of a product instead); keys and values of a source are computed once per
-//! sentence, and those of a target are never moved: a row remembers, for every position, the row of its ancestor there.
+//! It computes the same as [`crate::model`], without gradients, and tests compare the two. What makes it fast: padding
+//! is never computed; a block of rows goes through all layers on one thread, with buffers kept from step to step (only
+//! when there are few rows do threads divide the columns of a product instead); keys and values of a source are
+//! computed once per sentence, and those of a target are never moved: a row remembers, for every position, the row of
+//! its ancestor there.
 //!
-//! Sums run in one order for any number of rows and threads: a sentence decodes to the same tokens alone and in a batch.
+//! Sums run in one order for any number of rows and threads: a sentence decodes to the same tokens alone and in a
+//! batch.
 
 mod attention;
 mod decoder;
@@ -80,10 +82,11 @@ enum Sharing {
     Columns,
 }
 
-/// Divides items into blocks of about `aim` rows or more, and decides how threads work on them. `items` has the number of
-/// rows of each item; items are never split.
+/// Divides items into blocks of about `aim` rows or more, and decides how threads work on them. `items` has the number
+/// of rows of each item; items are never split.
 fn blocks(items: &[usize], aim: usize) -> (Vec<Range<usize>>, Sharing) {
-    /// Rows per thread below which dividing columns is better: with fewer, reading the weights would take most of the time.
+    /// Rows per thread below which dividing columns is better: with fewer, reading the weights would take most of the
+    /// time.
     const FEWEST_ROWS: usize = 8;
     let (rows, threads) = (items.iter().sum::<usize>(), rayon::current_num_threads());
     if threads == 1 || rows < FEWEST_ROWS * threads {

@@ -1,5 +1,5 @@
-//! Search options of a MarianMT model in the `generation_config.json` of `transformers`, for import and export; and those of
-//! CTranslate2.
+//! Search options of a MarianMT model in the `generation_config.json` of `transformers`, for import and export; and
+//! those of CTranslate2.
 
 use serde_json::{Map, Value, json};
 
@@ -8,8 +8,8 @@ use crate::decode::{DecodeConfig, PenaltyKind};
 /// The key of `config.json` for settings of ours that `transformers` does not have.
 pub const OURS: &str = "mt";
 
-/// The search keys of a model with `max_length` positions. Options that cannot be expressed are left out and so have the
-/// defaults of `transformers`.
+/// The search keys of a model with `max_length` positions. Options that cannot be expressed are left out and so have
+/// the defaults of `transformers`.
 pub fn keys(decode: &DecodeConfig, max_length: usize) -> Map<String, Value> {
     let mut keys = Map::new();
     keys.insert("num_beams".to_owned(), json!(decode.beam));
@@ -70,8 +70,8 @@ fn longest(decode: &DecodeConfig, max_length: usize) -> usize {
     }
 }
 
-/// The arguments that make CTranslate2's `translate_batch` search as we do, and where it differs all the same. Its models keep
-/// no search settings.
+/// The arguments that make CTranslate2's `translate_batch` search as we do, and where it differs all the same. Its
+/// models keep no search settings.
 pub fn of_ctranslate2(decode: &DecodeConfig, max_length: usize, disable_unk: bool) -> (String, Vec<String>) {
     // All by name, so that none is lost without a word.
     let &DecodeConfig {

@@ -246,7 +246,8 @@ impl BleuScore {
         }
     }
 
-    /// What sacrebleu prints behind the score: `55.2/28.3/16.7/10.3 (BP = 1.000 ratio = 0.995 hyp_len = … ref_len = …)`.
+    /// What sacrebleu prints behind the score: `55.2/28.3/16.7/10.3 (BP = 1.000 ratio = 0.995 hyp_len = … ref_len =
+    /// …)`.
     pub fn details(&self) -> String {
         let [p1, p2, p3, p4] = self.precisions;
         let ratio = if self.ref_len == 0 { 0.0 } else { self.sys_len as f64 / self.ref_len as f64 };
@@ -337,8 +338,8 @@ pub fn tokenized_warning<S: AsRef<str>>(hypotheses: &[S]) -> Option<String> {
     })
 }
 
-/// A warning if a text has no spaces between words, as in Chinese, Japanese and Thai, but `tokenize` splits at spaces: whole
-/// clauses then count as a word.
+/// A warning if a text has no spaces between words, as in Chinese, Japanese and Thai, but `tokenize` splits at spaces:
+/// whole clauses then count as a word.
 pub fn spaceless_warning<S: AsRef<str>>(lines: &[S], tokenize: Tokenize) -> Option<String> {
     if matches!(tokenize, Tokenize::Zh | Tokenize::Char) {
         return None;

@@ -23,7 +23,8 @@ pub struct ChrfOptions {
     pub whitespace: bool,
     /// Whether case is ignored.
     pub lowercase: bool,
-    /// Whether orders without n-grams count with a small number, as in chrF++.py, NLTK and Moses, instead of not at all.
+    /// Whether orders without n-grams count with a small number, as in chrF++.py, NLTK and Moses, instead of not at
+    /// all.
     pub eps_smoothing: bool,
 }
 
@@ -126,8 +127,8 @@ impl ChrfOptions {
     }
 }
 
-/// Splits off the ASCII punctuation mark at the end of a word or, if there is none, at its beginning. The second part may
-/// be empty.
+/// Splits off the ASCII punctuation mark at the end of a word or, if there is none, at its beginning. The second part
+/// may be empty.
 fn split_punctuation(word: &str) -> [&str; 2] {
     let is_mark = |c: char| c.is_ascii_punctuation();
     let last = word.chars().next_back().filter(|c| word.len() > c.len_utf8());
@@ -138,11 +139,11 @@ fn split_punctuation(word: &str) -> [&str; 2] {
     }
 }
 
-/// Writes for each order how many n-grams `hypothesis` has (0 where `reference` has none), how many `reference` has, and how
-/// many they share.
+/// Writes for each order how many n-grams `hypothesis` has (0 where `reference` has none), how many `reference` has,
+/// and how many they share.
 ///
-/// The suffixes of both are sorted together, once: those that begin with the same n-gram are then adjacent, whatever `n`
-/// is.
+/// The suffixes of both are sorted together, once: those that begin with the same n-gram are then adjacent, whatever
+/// `n` is.
 fn count(hypothesis: &[u32], reference: &[u32], orders: usize, statistics: &mut [f64]) {
     let suffixes = |of: &[u32]| (0..of.len()).map(|start| start..of.len().min(start + orders)).collect::<Vec<_>>();
     let mut sorted: Vec<(&[u32], bool)> =

@@ -54,8 +54,8 @@ impl Statistics {
         Ok(Self::of_lines(metric, hypotheses, of_line, references.len()))
     }
 
-    /// The statistics of a corpus whose lines differ in their number of references: `None` is a missing one. An empty string
-    /// is a reference of length zero.
+    /// The statistics of a corpus whose lines differ in their number of references: `None` is a missing one. An empty
+    /// string is a reference of length zero.
     ///
     /// # Errors
     /// As [`Statistics::new`], and where a line has no reference at all.
@@ -90,8 +90,8 @@ impl Statistics {
         Self { width, values, references }
     }
 
-    /// All of them as whole numbers, line after line: what [`Statistics::from_counts`] takes. Those of BLEU and chrF are counts;
-    /// what is none is rounded.
+    /// All of them as whole numbers, line after line: what [`Statistics::from_counts`] takes. Those of BLEU and chrF
+    /// are counts; what is none is rounded.
     pub fn counts(&self) -> Vec<u32> {
         self.values.iter().map(|value| *value as u32).collect()
     }
@@ -141,8 +141,9 @@ fn add(sum: &mut [f64], line: &[f64]) {
     sum.iter_mut().zip(line).for_each(|(sum, value)| *sum += value);
 }
 
-/// What is needed to repeat a computation, in sacrebleu's form with our version: `nrefs:1|case:mixed|…|version:mt-X.Y.Z`.
-/// `references` is their number in every line, 0 where it varies; `resampling` what a significance test adds.
+/// What is needed to repeat a computation, in sacrebleu's form with our version:
+/// `nrefs:1|case:mixed|…|version:mt-X.Y.Z`. `references` is their number in every line, 0 where it varies; `resampling`
+/// what a significance test adds.
 pub fn signature(metric: &dyn Metric, references: usize, resampling: &[(&str, String)]) -> String {
     let references = if references == 0 { "var".to_owned() } else { references.to_string() };
     let mut parts = vec![format!("nrefs:{references}")];

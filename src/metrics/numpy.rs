@@ -2,8 +2,8 @@
 //!
 //! `SeedSequence` turns the seed into 256 bits (M. E. O'Neill, "Developing a seed_seq Alternative", 2015), which seed
 //! PCG64, the XSL-RR generator of 128 bits of state (M. E. O'Neill, "PCG: A Family of Simple Fast Space-Efficient
-//! Statistically Good Algorithms for Random Number Generation", 2014). Bounded integers are drawn by multiplication with
-//! rejection (D. Lemire, "Fast Random Integer Generation in an Interval", 2019).
+//! Statistically Good Algorithms for Random Number Generation", 2014). Bounded integers are drawn by multiplication
+//! with rejection (D. Lemire, "Fast Random Integer Generation in an Interval", 2019).
 
 /// Multiplier of PCG's generators of 128 bits.
 const MULTIPLIER: u128 = 0x2360_ED05_1FC6_5DA4_4385_DF64_9FCC_F645;

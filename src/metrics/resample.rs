@@ -1,6 +1,6 @@
-//! Confidence intervals and paired tests by resampling (Koehn 2004, "Statistical Significance Tests for Machine Translation
-//! Evaluation"; Riezler and Maxwell 2005, "On Some Pitfalls in Automatic Evaluation and Significance Testing for MT"), with the
-//! samples and the formulas of sacrebleu 2.6.0.
+//! Confidence intervals and paired tests by resampling (Koehn 2004, "Statistical Significance Tests for Machine
+//! Translation Evaluation"; Riezler and Maxwell 2005, "On Some Pitfalls in Automatic Evaluation and Significance
+//! Testing for MT"), with the samples and the formulas of sacrebleu 2.6.0.
 
 use rayon::prelude::*;
 
@@ -16,7 +16,8 @@ const SAMPLES: usize = 1000;
 /// Samples whose line numbers are held in memory at once.
 const BLOCK: usize = 128;
 
-/// Score differences closer than this count as equal: sums of thirds, the mean lengths of three references, are rounded.
+/// Score differences closer than this count as equal: sums of thirds, the mean lengths of three references, are
+/// rounded.
 const ROUNDING: f64 = 1e-9;
 
 /// The mean of resampled scores, and half the width of the interval that 95 % of them lie in.
@@ -56,7 +57,8 @@ impl Systems<'_> {
 /// Scores of samples: by metric, by system, by sample.
 pub type Scores = Vec<Vec<Vec<f64>>>;
 
-/// Scores of bootstrap samples: as many lines as there are, each drawn from all. All metrics and systems see the same samples.
+/// Scores of bootstrap samples: as many lines as there are, each drawn from all. All metrics and systems see the same
+/// samples.
 pub fn bootstrap(systems: &[Systems], samples: usize, seed: u64) -> Scores {
     let lines = lines_of(systems);
     let mut generator = Generator::new(seed);
@@ -74,8 +76,9 @@ pub fn bootstrap(systems: &[Systems], samples: usize, seed: u64) -> Scores {
     (0..systems.len()).map(of_metric).collect()
 }
 
-/// Whether the scores of two systems differ by more than chance: whether 0 is outside the interval that 95 % of their differences
-/// in bootstrap samples of the lines lie in (Koehn 2004, section 3). The samples are the same each time, so the answer is, too.
+/// Whether the scores of two systems differ by more than chance: whether 0 is outside the interval that 95 % of their
+/// differences in bootstrap samples of the lines lie in (Koehn 2004, section 3). The samples are the same each time, so
+/// the answer is, too.
 pub fn differ(metric: &dyn Metric, systems: &[Statistics; 2]) -> bool {
     let scores = bootstrap(&[Systems { metric, statistics: systems }], SAMPLES, SEED);
     let [a, b] = [&scores[0][0], &scores[0][1]];
@@ -86,9 +89,9 @@ pub fn differ(metric: &dyn Metric, systems: &[Statistics; 2]) -> bool {
     differences[outside] > ROUNDING || differences[differences.len() - 1 - outside] < -ROUNDING
 }
 
-/// How likely so large a difference from the first system would be by chance, by paired bootstrap: by metric, and by system
-/// after the first. `scores` are those of [`bootstrap`]. If two systems have the same statistics for every line, or
-/// the same score in all and in every sample, the p-value is 1, whereas sacrebleu gives its smallest one.
+/// How likely so large a difference from the first system would be by chance, by paired bootstrap: by metric, and by
+/// system after the first. `scores` are those of [`bootstrap`]. If two systems have the same statistics for every line,
+/// or the same score in all and in every sample, the p-value is 1, whereas sacrebleu gives its smallest one.
 pub fn paired_bootstrap(systems: &[Systems], scores: &Scores) -> Vec<Vec<f64>> {
     let of_metric = |(systems, scores): (&Systems, &Vec<Vec<f64>>)| {
         let actual = systems.scores();
@@ -178,7 +181,8 @@ mod tests {
     use super::*;
     use crate::metrics::BleuOptions;
 
-    /// As in sacrebleu, the actual difference counts as one more sample: no number of samples proves that chance is impossible.
+    /// As in sacrebleu, the actual difference counts as one more sample: no number of samples proves that chance is
+    /// impossible.
     #[test]
     fn a_p_value_is_never_0() {
         assert_eq!([p_value(0, 999), p_value(49, 999), p_value(999, 999)], [0.001, 0.05, 1.0]);

@@ -1,9 +1,9 @@
 //! The edit distance with shifts of TER (Snover et al. 2006, "A Study of Translation Edit Rate with Targeted Human
 //! Annotation"): insertions, deletions, substitutions, and moves of a block of words, each costing one.
 //!
-//! Finding the fewest is hard, so the search is greedy: it repeatedly makes the move that lowers the edit distance most.
-//! Which moves are tried, which wins a tie, and how far from the diagonal the distance is computed are as in sacrebleu
-//! 2.6.0, which follows Tercom; scores are only comparable if these agree.
+//! Finding the fewest is hard, so the search is greedy: it repeatedly makes the move that lowers the edit distance
+//! most. Which moves are tried, which wins a tie, and how far from the diagonal the distance is computed are as in
+//! sacrebleu 2.6.0, which follows Tercom; scores are only comparable if these agree.
 
 use std::ops::Range;
 
@@ -105,7 +105,8 @@ enum Step {
 
 /// An alignment of hypothesis and reference.
 struct Alignment {
-    /// For each word of the reference, the position in the hypothesis after the words aligned with it or with earlier ones.
+    /// For each word of the reference, the position in the hypothesis after the words aligned with it or with earlier
+    /// ones.
     behind: Vec<usize>,
     /// Whether a word of the reference is not matched.
     reference_errors: Vec<bool>,
@@ -113,8 +114,8 @@ struct Alignment {
     hypothesis_errors: Vec<bool>,
 }
 
-/// Distances between all prefixes of a hypothesis and of a reference, near the diagonal. Only the cells that are needed are
-/// stored: a line may have a hundred thousand words.
+/// Distances between all prefixes of a hypothesis and of a reference, near the diagonal. Only the cells that are needed
+/// are stored: a line may have a hundred thousand words.
 struct Table<'a> {
     reference: &'a [Word],
     /// The columns stored for each row; row i is for the first i words of the hypothesis.
@@ -229,15 +230,16 @@ impl<'a> Table<'a> {
         alignment
     }
 
-    /// The shift that lowers the distance most. Only those of a block with an error in it are tried, to where the reference has
-    /// the same words, not all of them matched.
+    /// The shift that lowers the distance most. Only those of a block with an error in it are tried, to where the
+    /// reference has the same words, not all of them matched.
     fn best_shift(&mut self, words: &[Word], distance: u32, tried: &mut usize) -> Option<Candidate> {
         let Alignment { behind, reference_errors, hypothesis_errors } = self.alignment(words);
         let mut best: Option<Candidate> = None;
         let reference = self.reference;
         for (start, at, length) in same_blocks(words, reference) {
             let has_error = |errors: &[bool], from: usize| errors[from..from + length].contains(&true);
-            // `behind` is the number of words of the hypothesis up to the aligned one, so that this one's index is one less.
+            // `behind` is the number of words of the hypothesis up to the aligned one, so that this one's index is one
+            // less.
             let is_inside = (start + 1..=start + length).contains(&behind[at]);
             if !has_error(&hypothesis_errors, start) || !has_error(&reference_errors, at) || is_inside {
                 continue;
@@ -294,7 +296,8 @@ fn beam(row: usize, rows: usize, reference: usize) -> Range<usize> {
     diagonal.saturating_sub(beam)..end
 }
 
-/// Blocks of words that occur in both, at most [`FURTHEST`] apart: start in the hypothesis, start in the reference, length.
+/// Blocks of words that occur in both, at most [`FURTHEST`] apart: start in the hypothesis, start in the reference,
+/// length.
 fn same_blocks<'a>(
     hypothesis: &'a [Word],
     reference: &'a [Word],

@@ -80,8 +80,8 @@ impl Metric for TerOptions {
 }
 
 impl TerOptions {
-    /// As [`Self::prepare`]. sacrebleu normalizes references twice, which separates a few more words: those followed by white
-    /// space other than a space.
+    /// As [`Self::prepare`]. sacrebleu normalizes references twice, which separates a few more words: those followed by
+    /// white space other than a space.
     fn prepare_reference<'a>(&self, line: &'a str) -> Cow<'a, str> {
         let line = self.prepare(line);
         if !self.normalized {

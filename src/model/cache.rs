@@ -2,8 +2,9 @@
 //!
 //! The processor's fast counterpart is [`crate::infer`].
 //!
-//! Keys and values of the target are tensors that grow by one position per step, and are reordered when a search changes the
-//! order of rows. Those of the source are repeated for the rows of each sentence; this is redone only when the rows change.
+//! Keys and values of the target are tensors that grow by one position per step, and are reordered when a search
+//! changes the order of rows. Those of the source are repeated for the rows of each sentence; this is redone only when
+//! the rows change.
 
 use candle_core::{D, DType, Device, Result, Tensor};
 use candle_nn::ops::softmax;

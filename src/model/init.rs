@@ -33,8 +33,9 @@ choice! {
     }
 }
 
-/// The bias of padding in a model that leaves it out of the softmax: so low that padding has no share of any probability,
-/// whatever the decoder's state, and still within the range of float16. Not -∞: files and sums of weights must stay finite.
+/// The bias of padding in a model that leaves it out of the softmax: so low that padding has no share of any
+/// probability, whatever the decoder's state, and still within the range of float16. Not -∞: files and sums of weights
+/// must stay finite.
 pub const LEFT_OUT_BIAS: f32 = -1e4;
 
 /// What a parameter's elements are drawn from.
@@ -106,8 +107,8 @@ fn draw(init: Init, entry: &Entry, parameters: &Parameters) -> Draw {
     }
 }
 
-/// The matrix whose products a bias is added to: that of its module, or an embedding that is the output projection too. `None`
-/// for a norm's.
+/// The matrix whose products a bias is added to: that of its module, or an embedding that is the output projection too.
+/// `None` for a norm's.
 fn weight_of<'p>(bias: &Entry, parameters: &'p Parameters) -> Option<&'p Entry> {
     let module = bias.name.strip_suffix(".bias")?;
     let own = parameters.entry(&format!("{module}.weight"));

@@ -1,8 +1,8 @@
 //! The encoder-decoder Transformer of "Attention Is All You Need" and its variants.
 //!
 //! [`Transformer`] holds the parameters and runs whole sequences: [`Transformer::encode`], [`Transformer::decode`],
-//! [`Transformer::loss`]. [`cache::Decoder`] runs one position at a time for search. What one sub-layer computes lives in
-//! [`crate::ops`]; where norm, residual and dropout stand, in [`crate::ops::sublayer`].
+//! [`Transformer::loss`]. [`cache::Decoder`] runs one position at a time for search. What one sub-layer computes lives
+//! in [`crate::ops`]; where norm, residual and dropout stand, in [`crate::ops::sublayer`].
 
 pub mod cache;
 mod config;
@@ -77,8 +77,8 @@ pub struct Transformer {
     rotary: Option<Rotary>,
 }
 
-/// The attention weights of one kind of attention, a tensor for every layer: [B, H, S, S] or [B, H, T, T] of self-attention,
-/// [B, H, T, S] of cross-attention.
+/// The attention weights of one kind of attention, a tensor for every layer: [B, H, S, S] or [B, H, T, T] of
+/// self-attention, [B, H, T, S] of cross-attention.
 pub type AttentionWeights = Vec<Tensor>;
 
 /// Collects attention weights layer by layer, if they are wanted.
@@ -111,8 +111,8 @@ impl Stack {
         }
     }
 
-    /// Number of the dropout site at a place of a layer. It keys the random numbers, so a run that is resumed depends on it: it
-    /// never changes. Distinct for up to 10,000 layers.
+    /// Number of the dropout site at a place of a layer. It keys the random numbers, so a run that is resumed depends
+    /// on it: it never changes. Distinct for up to 10,000 layers.
     pub fn site(self, layer: usize, site: DropoutSite) -> u64 {
         (self as u64 + 1) * 1_000_000 + layer as u64 * 100 + site as u64
     }
@@ -143,8 +143,8 @@ impl Transformer {
         Self::with_precision(config, vocabulary, device, DType::F32)
     }
 
-    /// [`Transformer::new`] with products in `compute`, f32 or bf16: in plain operations, in fused ones and in the GPU engine.
-    /// Parameters, gradients, normalisation, softmax and loss are f32.
+    /// [`Transformer::new`] with products in `compute`, f32 or bf16: in plain operations, in fused ones and in the GPU
+    /// engine. Parameters, gradients, normalisation, softmax and loss are f32.
     pub fn with_precision(
         config: &ModelConfig,
         vocabulary: Vocabulary,

@@ -16,7 +16,8 @@ choice! {
     }
 }
 
-/// A vector of D numbers for every sentence, [B, D], from states [N, D]. Each of `sentences` is a range of at least one row.
+/// A vector of D numbers for every sentence, [B, D], from states [N, D]. Each of `sentences` is a range of at least one
+/// row.
 pub fn pool(
     states: &[f32],
     d: usize,

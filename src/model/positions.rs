@@ -45,9 +45,9 @@ pub fn rotary(config: &ModelConfig) -> Option<Rotary> {
 
 /// PE(p, 2i) = sin(p / 10000^(2i/D)), PE(p, 2i+1) = cos(the same) ("Attention Is All You Need", section 3.5).
 ///
-/// `Interleaved` alternates sine and cosine as the paper writes it; `Halves` puts all sines before all cosines, with the
-/// same frequencies. `Tensor2Tensor` also has halves, with frequencies 10000^(-i/(D/2-1)), as in the authors' own program.
-/// Returns [positions, D], row-major. D is even.
+/// `Interleaved` alternates sine and cosine as the paper writes it; `Halves` puts all sines before all cosines, with
+/// the same frequencies. `Tensor2Tensor` also has halves, with frequencies 10000^(-i/(D/2-1)), as in the authors' own
+/// program. Returns [positions, D], row-major. D is even.
 pub fn sinusoidal(kind: Sinusoid, positions: usize, d: usize) -> Vec<f32> {
     let half = d / 2;
     let mut table = vec![0f32; positions * d];

@@ -79,7 +79,8 @@ pub fn not_a_directory(file: &Path) -> Error {
     }
 }
 
-/// `--model`, else `$MT_MODEL`, else the newest run under `./runs`. A model of the hub (`hf:ORG/NAME`) is fetched and imported.
+/// `--model`, else `$MT_MODEL`, else the newest run under `./runs`. A model of the hub (`hf:ORG/NAME`) is fetched and
+/// imported.
 pub fn directory(named: Option<&Path>, offline: bool, tell: Tell<'_>) -> Result<PathBuf> {
     let variable = || std::env::var_os("MT_MODEL").filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(directory) = named.map(Path::to_path_buf).or_else(variable) {

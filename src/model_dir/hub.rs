@@ -1,5 +1,5 @@
-//! Models of the Hugging Face hub: `hf:ORG/NAME`, or the address of its page, fetched into the hub's cache and imported once for
-//! each commit.
+//! Models of the Hugging Face hub: `hf:ORG/NAME`, or the address of its page, fetched into the hub's cache and imported
+//! once for each commit.
 //!
 //! Imported models are in `$XDG_CACHE_HOME/mt/models/ORG--NAME/COMMIT-vN`, where N is the version of the importer.
 
@@ -27,13 +27,14 @@ pub struct Fetched {
     commit: String,
 }
 
-/// The repository of a model, if its name is one of the hub: `hf:ORG/NAME` or `hf:ORG/NAME@REVISION`; or an address of its page.
+/// The repository of a model, if its name is one of the hub: `hf:ORG/NAME` or `hf:ORG/NAME@REVISION`; or an address of
+/// its page.
 pub fn repository(name: &Path) -> Option<Repo> {
     Repo::named(name.to_str()?)
 }
 
-/// Adds to the error for a path where nothing is how a model of the hub is named, if it was meant for one, as other programs
-/// name it.
+/// Adds to the error for a path where nothing is how a model of the hub is named, if it was meant for one, as other
+/// programs name it.
 pub fn advised(error: Error, missing: &Path) -> Error {
     match missing.to_str().and_then(Repo::perhaps) {
         Some(repo) if repo.kind == RepoKind::Model => {
@@ -48,8 +49,8 @@ pub fn is_named_within(path: &Path) -> bool {
     path.iter().any(|part| part.to_string_lossy().starts_with("hf:") || part == "https:" || part == "http:")
 }
 
-/// Fetches the files of a MarianMT model that are not in the cache. If `main` has its weights only as a pickle, fetches them
-/// from the pull request of the hub's converter.
+/// Fetches the files of a MarianMT model that are not in the cache. If `main` has its weights only as a pickle, fetches
+/// them from the pull request of the hub's converter.
 ///
 /// # Errors
 /// Those of the hub; or the repository has no such model.

@@ -168,8 +168,8 @@ pub fn text_files(directory: &Path) -> Vec<PathBuf> {
     names.map(|name| directory.join(name)).collect()
 }
 
-/// Makes sure that the tokenizers in a model's directory are those that it was trained with, as far as a manifest says: its own
-/// or, in a run without a final model, that of the newest checkpoint.
+/// Makes sure that the tokenizers in a model's directory are those that it was trained with, as far as a manifest says:
+/// its own or, in a run without a final model, that of the newest checkpoint.
 pub fn verify_tokenizers(directory: &Path) -> Result<()> {
     let own = directory.join(checkpoint::MANIFEST_FILE).exists().then(|| directory.to_path_buf());
     let newest = || Some(checkpoint::list(directory).ok()?.pop()?.1);

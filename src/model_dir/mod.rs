@@ -29,7 +29,8 @@ pub use load::{
 /// Which model, and where it is to run.
 #[derive(Clone, Debug, Default)]
 pub struct ModelRequest {
-    /// A model or run directory, a run's checkpoint, or `hf:ORG/NAME`; none: `$MT_MODEL`, else the newest run under `./runs`.
+    /// A model or run directory, a run's checkpoint, or `hf:ORG/NAME`; none: `$MT_MODEL`, else the newest run under
+    /// `./runs`.
     pub model: Option<PathBuf>,
     /// `best`, `last`, `final` or an update; none: the first of final, best and last that is there.
     pub checkpoint: Option<String>,

@@ -7,7 +7,8 @@ use crate::data::tokenizers;
 use crate::report::{events, files, page};
 use crate::train::log::LOG_FILE;
 
-/// The files that a run has in its directory, besides its checkpoints and its lock; the configuration, which makes it a run, last.
+/// The files that a run has in its directory, besides its checkpoints and its lock; the configuration, which makes it a
+/// run, last.
 pub fn own_files() -> Vec<&'static str> {
     let files = [BEST, LAST, MANIFEST_FILE, MODEL_FILE, LOG_FILE, page::FILE];
     [&files[..], &files::ALL, tokenizers::FILES, &[CONFIG_FILE]].concat()

@@ -1,5 +1,5 @@
-//! What a checkpoint records of the configuration that it was trained with: a run's `config.toml` may change, by a resume or by
-//! hand, while its checkpoints stay.
+//! What a checkpoint records of the configuration that it was trained with: a run's `config.toml` may change, by a
+//! resume or by hand, while its checkpoints stay.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,8 +21,8 @@ pub const WEIGHTS: &str = "data.train.weight";
 /// Whether the pairs of the corpora have weights; the checksum of the text tells which.
 const WEIGHTS_OF_PAIRS: &str = "data.train.weights";
 
-/// The values of all keys as TOML, by dotted name. Of the training corpora, which may be moved, only the weights, and whether their
-/// pairs have weights.
+/// The values of all keys as TOML, by dotted name. Of the training corpora, which may be moved, only the weights, and
+/// whether their pairs have weights.
 pub fn values(config: &Config) -> Values {
     let mut values = config::values(config);
     values.remove("data.train");
@@ -35,8 +35,8 @@ pub fn values(config: &Config) -> Values {
     values
 }
 
-/// What a checkpoint records: what its model is and how it was trained, as far as a run may not change that; and what its state
-/// refers to. Of the text it has checksums.
+/// What a checkpoint records: what its model is and how it was trained, as far as a run may not change that; and what
+/// its state refers to. Of the text it has checksums.
 pub fn of(config: &Config) -> Values {
     let mut values = values(config);
     values.retain(|key, _| {
@@ -75,9 +75,10 @@ fn is_of_value(key: &str, valid: &ValidConfig) -> bool {
     }
 }
 
-/// Makes the state of a checkpoint that of a run with this configuration and text. Until then, keys had the values `before`.
-/// What refers to something else is dropped: a learning rate that was lowered, the best validation. Returns why the latter was,
-/// if it was. Where a schedule ends does not make it another, since that may follow from the number of updates.
+/// Makes the state of a checkpoint that of a run with this configuration and text. Until then, keys had the values
+/// `before`. What refers to something else is dropped: a learning rate that was lowered, the best validation. Returns
+/// why the latter was, if it was. Where a schedule ends does not make it another, since that may follow from the number
+/// of updates.
 pub fn adapt(state: &mut TrainState, before: &Values, config: &Config, text: TextChecksums) -> Option<String> {
     let now = config::values(config);
     // Keys of other versions are not compared.
@@ -142,8 +143,8 @@ pub fn before(config: &Config, record: &Values) -> Values {
     values
 }
 
-/// The keys of `[model]` by which a model computes something else from the same tensors, if their values are not those of the
-/// record: each with the value there and the one of now.
+/// The keys of `[model]` by which a model computes something else from the same tensors, if their values are not those
+/// of the record: each with the value there and the one of now.
 pub fn other_model(record: &Values, config: &Config) -> Vec<(String, String, String)> {
     let now = of(config);
     // Keys of other versions are not compared.
@@ -152,7 +153,8 @@ pub fn other_model(record: &Values, config: &Config) -> Vec<(String, String, Str
     differing.map(|(key, before, now)| (key.clone(), before.clone(), now.clone())).collect()
 }
 
-/// Refuses a checkpoint of a run whose configuration has another model now: its tensors might fit, and mean something else.
+/// Refuses a checkpoint of a run whose configuration has another model now: its tensors might fit, and mean something
+/// else.
 pub fn refuse_other_model(config: &Config, run: &Path, directory: &Path) -> Result<()> {
     // A checkpoint needs no state to be used as a model; a final model has its configuration's checksum.
     let Some((_, step)) = checkpoint::run_and_step(directory) else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! Text that a model's configuration names. Somebody else may have written that: it is told what is read, and nothing is fetched
-//! for it unless the user says so.
+//! Text that a model's configuration names. Somebody else may have written that: it is told what is read, and nothing
+//! is fetched for it unless the user says so.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 use crate::file;
 use crate::notice::Notice;
 
-/// Tells that a model's configuration names a text, and refuses one that should not be read for that alone; `what` it is for
-/// completes "names … as its".
+/// Tells that a model's configuration names a text, and refuses one that should not be read for that alone; `what` it
+/// is for completes "names … as its".
 ///
 /// # Errors
 /// It is a data set of the hub, and the user does not trust the model; or it is no file of text.
@@ -34,8 +34,8 @@ pub fn check(location: &CorpusLocation, what: &str, trusts: bool, tell: Tell<'_>
     Ok(())
 }
 
-/// Fails if this is no text, but a pipe, a device, or what the system writes as it is read; whoever opens it tells whether it is
-/// missing.
+/// Fails if this is no text, but a pipe, a device, or what the system writes as it is read; whoever opens it tells
+/// whether it is missing.
 fn check_file(path: &Path) -> Result<()> {
     let refused = |why: &str| {
         let error = Error::failure(format!("the model's configuration names as text what is {why}")).at(path);

@@ -1,9 +1,9 @@
 //! The attention sub-layer: projections, softmax(QKᵀ/√K)·V under padding and causal masks, output projection.
 //!
-//! Self-attention uses one packed matrix for q, k and v; cross-attention one for q and one for k and v. The core works on
-//! one sentence and head at a time; backward computes its probabilities again, so forward need not keep them. With rotary
-//! positions, the queries and keys of self-attention are turned between projection and core; one call turns both, since q
-//! and k are neighbours in the packed rows.
+//! Self-attention uses one packed matrix for q, k and v; cross-attention one for q and one for k and v. The core works
+//! on one sentence and head at a time; backward computes its probabilities again, so forward need not keep them. With
+//! rotary positions, the queries and keys of self-attention are turned between projection and core; one call turns
+//! both, since q and k are neighbours in the packed rows.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -114,9 +114,9 @@ impl Core {
         }
     }
 
-    /// The work of the products of `sentences` sentences: `by_key` over the width of a key, `by_value` over that of a value.
-    /// Forward has one of each. Backward has three by key (the scores again, the gradients of queries and keys) and two by
-    /// value (the gradients of weights and values).
+    /// The work of the products of `sentences` sentences: `by_key` over the width of a key, `by_value` over that of a
+    /// value. Forward has one of each. Backward has three by key (the scores again, the gradients of queries and
+    /// keys) and two by value (the gradients of weights and values).
     fn flops(&self, sentences: usize, [by_key, by_value]: [usize; 2]) -> Work {
         let pairs = sentences * self.heads * self.queries * self.keys;
         Work { flops: 2 * (pairs * (by_key * self.d_k + by_value * self.d_v)) as u64, ..Work::NONE }

@@ -3,9 +3,9 @@
 //! The fused kernels regenerate it in backward, the reference multiplies by [`Dropout::mask`]; both see the same bits,
 //! and so does a run that was resumed.
 //!
-//! Key and index are cut to 32 bits, so that a vector holds more of them. A mask therefore repeats after 2³² elements, which only
-//! attention weights can have, with sentences of thousands of tokens; and of n masks about n²/2³³ pairs are equal: a few in a
-//! long run. Neither does harm.
+//! Key and index are cut to 32 bits, so that a vector holds more of them. A mask therefore repeats after 2³² elements,
+//! which only attention weights can have, with sentences of thousands of tokens; and of n masks about n²/2³³ pairs are
+//! equal: a few in a long run. Neither does harm.
 
 use candle_core::{Device, Result, Shape, Tensor};
 use rayon::prelude::*;

@@ -1,5 +1,5 @@
-//! Embedding: table rows, scaled, plus positions, with dropout; gradients go into the flat buffer, so that a table shared
-//! with the output projection has one gradient.
+//! Embedding: table rows, scaled, plus positions, with dropout; gradients go into the flat buffer, so that a table
+//! shared with the output projection has one gradient.
 
 use std::sync::Arc;
 

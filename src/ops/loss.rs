@@ -1,9 +1,9 @@
-//! Output projection and label-smoothed cross-entropy in one operation, in chunks of rows, so that the logits [N, V] of a
-//! whole batch are never stored.
+//! Output projection and label-smoothed cross-entropy in one operation, in chunks of rows, so that the logits [N, V] of
+//! a whole batch are never stored.
 //!
-//! The loss of a token with label y is (1−ε)·(−log p_y) + ε/V·Σ_v (−log p_v) (Szegedy et al. 2016, section 7), as PyTorch's
-//! `CrossEntropyLoss(label_smoothing=ε)`; padding contributes nothing. Losses are *summed*: training divides by the number
-//! of target tokens of the whole update.
+//! The loss of a token with label y is (1−ε)·(−log p_y) + ε/V·Σ_v (−log p_v) (Szegedy et al. 2016, section 7), as
+//! PyTorch's `CrossEntropyLoss(label_smoothing=ε)`; padding contributes nothing. Losses are *summed*: training divides
+//! by the number of target tokens of the whole update.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -58,8 +58,8 @@ pub struct Sums {
     pub nll: f64,
 }
 
-/// The summed loss of decoder states x [N, D] under a projection [V, D]: a scalar that can be differentiated, and the sums.
-/// The token `left_out`, if there is one, takes no part in the softmax; it must not be the label of a row.
+/// The summed loss of decoder states x [N, D] under a projection [V, D]: a scalar that can be differentiated, and the
+/// sums. The token `left_out`, if there is one, takes no part in the softmax; it must not be the label of a row.
 pub fn run(
     x: &Tensor,
     projection: &Projection,
@@ -109,7 +109,8 @@ pub fn reference(logits: &Tensor, targets: &Targets, left_out: Option<u32>) -> R
         Some(token) => without_column(&logits, token as usize)?,
         None => logits,
     };
-    // A token after the one that is left out moves to its place; padding's rows count for nothing, whatever they are given.
+    // A token after the one that is left out moves to its place; padding's rows count for nothing, whatever they are
+    // given.
     let moved =
         |&y: &u32| if left_out.is_some_and(|token| y > token || y as usize == logits.dims()[1]) { y - 1 } else { y };
     let labels: Vec<u32> = targets.labels.iter().map(moved).collect();
@@ -282,7 +283,8 @@ fn chunks(x: &[f32], d: usize, weights: &Weights, targets: &Targets, mut gradien
     sums
 }
 
-/// One chunk, the rows `of` the targets: logits become their gradient (if wanted), `dx` is written; returns the sums of each task.
+/// One chunk, the rows `of` the targets: logits become their gradient (if wanted), `dx` is written; returns the sums of
+/// each task.
 fn chunk_rows(
     x: &[f32],
     d: usize,

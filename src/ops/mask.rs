@@ -19,8 +19,8 @@ choice! {
     }
 }
 
-/// The mask of one attention. A query sees the first keys up to some point: only real ones, and with `causal` none after its
-/// own position. A query that sees no key has weights of zero.
+/// The mask of one attention. A query sees the first keys up to some point: only real ones, and with `causal` none
+/// after its own position. A query that sees no key has weights of zero.
 #[derive(Clone, Debug)]
 pub struct Mask {
     /// Real keys of every sentence, [B].

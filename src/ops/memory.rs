@@ -85,8 +85,8 @@ impl DerefMut for Scratch {
     }
 }
 
-/// A new matrix of `width` columns. Each thread clears and then writes its own rows: if one thread cleared the whole matrix
-/// beforehand, the others would have to wait.
+/// A new matrix of `width` columns. Each thread clears and then writes its own rows: if one thread cleared the whole
+/// matrix beforehand, the others would have to wait.
 pub struct NewRows {
     buffer: Vec<f32>,
     start: *mut f32,
@@ -114,8 +114,8 @@ impl NewRows {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         self.cleared.fetch_add(range.len(), Ordering::Relaxed);
         let len = range.len() * self.width;
-        // SAFETY: within the capacity by the assertion; valid floats before a slice is made; exclusive by this function's
-        // contract.
+        // SAFETY: within the capacity by the assertion; valid floats before a slice is made; exclusive by this
+        // function's contract.
         unsafe {
             let start = self.start.add(range.start * self.width);
             start.write_bytes(0, len);
@@ -141,7 +141,8 @@ pub struct SharedRows<'a> {
     borrow: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: the pointer is only turned into slices by `rows`, whose caller promises that no two are alive over the same rows.
+// SAFETY: the pointer is only turned into slices by `rows`, whose caller promises that no two are alive over the same
+// rows.
 unsafe impl Send for SharedRows<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for SharedRows<'_> {}
@@ -219,7 +220,8 @@ pub fn with_slice_mut<R>(tensor: &Tensor, f: impl FnOnce(&mut [f32]) -> R) -> Re
     }
 }
 
-/// Calls `f` with the contents of a contiguous f32 tensor of any device, copied to the host first if they are not there.
+/// Calls `f` with the contents of a contiguous f32 tensor of any device, copied to the host first if they are not
+/// there.
 pub fn on_host<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
     if tensor.device().is_cpu() {
         return with_slice(tensor, f);
@@ -227,8 +229,8 @@ pub fn on_host<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Resul
     f(&tensor.flatten_all()?.to_vec1::<f32>()?)
 }
 
-/// Calls `f` with the contents of a flat f32 tensor of any device, to be changed; if they are not on the host, they are copied
-/// there and back.
+/// Calls `f` with the contents of a flat f32 tensor of any device, to be changed; if they are not on the host, they are
+/// copied there and back.
 pub fn change_on_host<R>(tensor: &Tensor, f: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
     if tensor.device().is_cpu() {
         return with_slice_mut(tensor, f);

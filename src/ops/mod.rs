@@ -12,8 +12,8 @@
 //! Operations are coarse, one per sub-layer, so that Candle's autograd tape costs next to nothing: [`attention`] and
 //! [`feed_forward`] implement [`sublayer::Inner`] and are wrapped with norm, residual and dropout by [`sublayer`];
 //! [`embedding`] begins and [`loss`] ends the graph; [`optimizer`] works on the flat buffers.
-//! [`matmul`] has the products that all of them are made of, [`profile`] counts what each takes. [`mask`] says which keys a
-//! query sees, [`rotary`] turns queries and keys by their positions.
+//! [`matmul`] has the products that all of them are made of, [`profile`] counts what each takes. [`mask`] says which
+//! keys a query sees, [`rotary`] turns queries and keys by their positions.
 //!
 //! Shape letters: `B` batch, `S` source length, `T` target length, `D` d_model, `H` heads, `K` d_k, `F` d_ff,
 //! `V` vocabulary, `N` tokens (B·L).

@@ -28,8 +28,9 @@ pub(crate) fn no_outcome() -> Error {
     Error::failure("an outcome was asked for, and no update was queued")
 }
 
-/// The factor to multiply the gradients of an update by: `scale`, made smaller where `gradient_norm` (already scaled) exceeds
-/// `clip_norm` > 0, so that the norm becomes `clip_norm`. `None`, for no update, if the loss or the norm is not finite.
+/// The factor to multiply the gradients of an update by: `scale`, made smaller where `gradient_norm` (already scaled)
+/// exceeds `clip_norm` > 0, so that the norm becomes `clip_norm`. `None`, for no update, if the loss or the norm is not
+/// finite.
 pub fn decide(smoothed: f64, gradient_norm: f64, scale: f64, clip_norm: f64) -> Option<f64> {
     let is_made = smoothed.is_finite() && gradient_norm.is_finite();
     let is_clipped = clip_norm > 0.0 && gradient_norm > clip_norm;
@@ -60,10 +61,11 @@ impl AdamStep {
         self.betas.map(|beta| 1.0 / (1.0 - beta.powf(self.update as f64)))
     }
 
-    /// In the order of the kernels: β₁, β₂, what these are short of 1, their corrections, ε, the learning rate, the share of a
-    /// parameter that weight decay takes.
+    /// In the order of the kernels: β₁, β₂, what these are short of 1, their corrections, ε, the learning rate, the
+    /// share of a parameter that weight decay takes.
     ///
-    /// Differences are rounded only when they are made: of β₂ = 0.9999 in float32, the difference from 1 would be off by 2e-4.
+    /// Differences are rounded only when they are made: of β₂ = 0.9999 in float32, the difference from 1 would be off
+    /// by 2e-4.
     pub fn constants(&self) -> AdamConstants {
         let [correction1, correction2] = self.corrections();
         let share = self.learning_rate * self.weight_decay;
@@ -231,8 +233,8 @@ mod tests {
 
     type Update = fn(&Tensor, &Tensor, &Tensor, &Tensor, f64, &AdamStep) -> Result<()>;
 
-    /// The numbers were computed in Python's float64 from algorithm 1 of Kingma and Ba, with θ ← θ − α·λ·θ before each update,
-    /// as PyTorch's AdamW does. ε is so large that its place counts.
+    /// The numbers were computed in Python's float64 from algorithm 1 of Kingma and Ba, with θ ← θ − α·λ·θ before each
+    /// update, as PyTorch's AdamW does. ε is so large that its place counts.
     #[test]
     fn two_updates_follow_the_paper() {
         let gradients = [([0.4, -0.2, 1.0], 0.5), ([-0.6, 0.8, 0.2], 0.25)];
@@ -260,7 +262,8 @@ mod tests {
         }
     }
 
-    /// β₂ so near to 1 that the difference needs care; a parameter that only decays, by less than a float32 can be short of 1.
+    /// β₂ so near to 1 that the difference needs care; a parameter that only decays, by less than a float32 can be
+    /// short of 1.
     #[test]
     fn small_constants_keep_their_accuracy() {
         for adam in [adam as Update, reference] {

@@ -86,8 +86,8 @@ impl ParameterLayout {
         self.total
     }
 
-    /// Allocates values and gradients, all zero. Products will be computed in `compute`; if that is f64, so is everything else,
-    /// for checks in plain operations.
+    /// Allocates values and gradients, all zero. Products will be computed in `compute`; if that is f64, so is
+    /// everything else, for checks in plain operations.
     pub fn allocate(self, device: &Device, compute: DType) -> Result<Arc<Parameters>> {
         let dtype = if compute == DType::F64 { DType::F64 } else { DType::F32 };
         let index = self.entries.iter().enumerate().map(|(i, e)| (e.name.clone(), i)).collect();
@@ -205,7 +205,8 @@ impl Param {
         self.len() == 0
     }
 
-    /// For reference operations: the values as a tensor that autograd tracks, whose gradient is added to the flat buffer.
+    /// For reference operations: the values as a tensor that autograd tracks, whose gradient is added to the flat
+    /// buffer.
     pub fn tracked(&self) -> Result<Tensor> {
         self.owner.root().apply_op2(&self.value, TrackedParam(self.clone()))
     }
@@ -215,8 +216,8 @@ impl Param {
         if training { self.tracked() } else { Ok(self.value.clone()) }
     }
 
-    /// The values in the type that products are computed in, tracked when `training`. The stored parameters and their gradients
-    /// stay f32.
+    /// The values in the type that products are computed in, tracked when `training`. The stored parameters and their
+    /// gradients stay f32.
     pub fn computed(&self, training: bool) -> Result<Tensor> {
         self.reference(training)?.to_dtype(self.owner.compute)
     }
@@ -252,8 +253,8 @@ impl Param {
     }
 }
 
-/// Hands out a parameter's values; its backward adds to the flat gradients and ends there. The first argument is the root,
-/// the second the values.
+/// Hands out a parameter's values; its backward adds to the flat gradients and ends there. The first argument is the
+/// root, the second the values.
 struct TrackedParam(Param);
 
 impl CustomOp2 for TrackedParam {

@@ -1,8 +1,9 @@
-//! Where the time goes: counters of the training loop's phases, of operations and of the kernels inside them. Off by default.
+//! Where the time goes: counters of the training loop's phases, of operations and of the kernels inside them. Off by
+//! default.
 //!
-//! A *phase* is a part of the training loop; where phases are nested, only the outermost counts. An *operation* is timed on
-//! the loop's thread, one at a time. A *kernel* is timed on whatever thread runs it, and its floating-point operations also
-//! count for the operation that it belongs to.
+//! A *phase* is a part of the training loop; where phases are nested, only the outermost counts. An *operation* is
+//! timed on the loop's thread, one at a time. A *kernel* is timed on whatever thread runs it, and its floating-point
+//! operations also count for the operation that it belongs to.
 
 use std::cell::Cell;
 use std::ops::AddAssign;

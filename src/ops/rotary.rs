@@ -1,5 +1,5 @@
-//! Rotary positions (Su et al. 2021, "RoFormer"): queries and keys are turned by angles proportional to their positions, so
-//! that their products depend only on the distance between the two positions.
+//! Rotary positions (Su et al. 2021, "RoFormer"): queries and keys are turned by angles proportional to their
+//! positions, so that their products depend only on the distance between the two positions.
 //!
 //! Pair i of a head's K components at position p is turned by p / 10000^(2i/K).
 
@@ -19,8 +19,8 @@ pub struct Rotary {
 }
 
 impl Rotary {
-    /// For positions below `positions` and heads of even width `d_k`. With `halves`, component i is paired with i + K/2;
-    /// otherwise 2i with 2i + 1.
+    /// For positions below `positions` and heads of even width `d_k`. With `halves`, component i is paired with i +
+    /// K/2; otherwise 2i with 2i + 1.
     pub fn new(positions: usize, d_k: usize, halves: bool) -> Self {
         let half = d_k / 2;
         let mut table = vec![0f32; positions * d_k];

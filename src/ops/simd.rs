@@ -66,8 +66,8 @@ macro_rules! vectorised {
 }
 pub(crate) use vectorised;
 
-/// e^x with relative error below 2e-7 for x in [-87, 88]; smaller x give e^-87, about 1.6e-38, and larger ones e^88, about
-/// 1.65e38, instead of 0 and ∞. NaN stays NaN.
+/// e^x with relative error below 2e-7 for x in [-87, 88]; smaller x give e^-87, about 1.6e-38, and larger ones e^88,
+/// about 1.65e38, instead of 0 and ∞. NaN stays NaN.
 ///
 /// Range reduction to 2^n·e^r and a degree-6 polynomial (Cephes `expf` coefficients), free of branches and calls, so
 /// that loops over it vectorise.

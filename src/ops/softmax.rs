@@ -6,8 +6,8 @@ use super::dropout::Dropout;
 use super::mask::SentenceMask;
 use super::simd::{self, vectorised};
 
-/// Softmax over the last dimension of scores [B, H, T, S] where `visible` [B, 1, T, S] is 1; elsewhere, and in rows that
-/// see nothing, 0.
+/// Softmax over the last dimension of scores [B, H, T, S] where `visible` [B, 1, T, S] is 1; elsewhere, and in rows
+/// that see nothing, 0.
 pub fn masked_softmax(scores: &Tensor, visible: &Tensor) -> Result<Tensor> {
     // Shift by the largest visible score, exponentiate, and mask by a product: a row without keys gives 0, not NaN.
     let scores = scores.broadcast_add(&visible.affine(1e30, -1e30)?)?;

@@ -1,8 +1,8 @@
 //! TensorBoard's event files, written from the entries of `log.jsonl`.
 //!
 //! A file is a sequence of records, each a length, its checksum, an `Event` in Protocol Buffers, and its checksum
-//! (TensorFlow's TFRecord; checksums are CRC-32C, "masked"). Only the fields used here are declared; their numbers are those
-//! of `event.proto`, `summary.proto` and `tensor.proto`.
+//! (TensorFlow's TFRecord; checksums are CRC-32C, "masked"). Only the fields used here are declared; their numbers are
+//! those of `event.proto`, `summary.proto` and `tensor.proto`.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -188,7 +188,8 @@ impl Events {
         Self { run: path.to_path_buf(), links, file: None, began: 0.0 }
     }
 
-    /// Begins a new file beside those of earlier starts. Returns those, and their events with images, which are not in the log.
+    /// Begins a new file beside those of earlier starts. Returns those, and their events with images, which are not in
+    /// the log.
     fn create(&mut self) -> Result<(Vec<OsString>, Vec<Event>)> {
         self.file = None;
         let (mut earlier, mut images) = (Vec::new(), Vec::<Event>::new());
@@ -225,7 +226,8 @@ impl Events {
         images.iter().filter(is_kept).try_for_each(|event| self.write(event))
     }
 
-    /// Gives the new file, now complete, its name and then removes those of earlier starts; in between, readers see both.
+    /// Gives the new file, now complete, its name and then removes those of earlier starts; in between, readers see
+    /// both.
     fn replace(&mut self, earlier: &[OsString]) -> Result<()> {
         self.flush()?;
         let Some(Open { writer, folder, name }) = &mut self.file else { return Ok(()) };

@@ -1,7 +1,7 @@
 //! `report.html`: the log of one run or several as a self-contained page.
 //!
-//! The page is `assets/report.html` with its style, its script and the data of the runs inserted. All drawing is done by the
-//! script.
+//! The page is `assets/report.html` with its style, its script and the data of the runs inserted. All drawing is done
+//! by the script.
 
 use std::collections::HashSet;
 use std::io::ErrorKind;
@@ -100,8 +100,9 @@ impl Run {
     }
 }
 
-/// A log with at most about [`MOST_ENTRIES`] training entries: of each group of successive ones, the one with the largest
-/// gradient norm, so that spikes stay, and the last one. Also returns the size of the groups, 1 if all entries are kept.
+/// A log with at most about [`MOST_ENTRIES`] training entries: of each group of successive ones, the one with the
+/// largest gradient norm, so that spikes stay, and the last one. Also returns the size of the groups, 1 if all entries
+/// are kept.
 fn thinned(log: &[Value]) -> (Vec<Value>, usize) {
     let is_training = |entry: &Value| entry["event"] == "train";
     let places: Vec<usize> = (0..log.len()).filter(|&place| is_training(&log[place])).collect();
@@ -141,8 +142,8 @@ pub fn page(runs: &[Run], compared: &Value) -> String {
         .replace("@DATA@", &embedded(&data))
 }
 
-/// A page's template with its title, style and script, still without its data. Its policy lets a browser run this script alone,
-/// and fetch nothing: whatever the data hold, they stay data.
+/// A page's template with its title, style and script, still without its data. Its policy lets a browser run this
+/// script alone, and fetch nothing: whatever the data hold, they stay data.
 pub(super) fn filled(template: &str, title: &str, script: &str) -> String {
     let hash = STANDARD.encode(Sha256::digest(script));
     // The script sets styles of what it draws.

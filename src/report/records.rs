@@ -1,5 +1,5 @@
-//! TFRecord files, of which TensorBoard's event files are one kind: records, each between the checksums of its length and of
-//! itself.
+//! TFRecord files, of which TensorBoard's event files are one kind: records, each between the checksums of its length
+//! and of itself.
 
 use std::io::Write;
 

@@ -13,8 +13,8 @@ use crate::rng;
 /// How many batches to prepare ahead of the training loop.
 const AHEAD: usize = 4;
 
-/// Rows, and tokens per row, of the largest batch without BPE-dropout: as many copies of the longest pair as there is room
-/// for, but no more than an epoch has pairs.
+/// Rows, and tokens per row, of the largest batch without BPE-dropout: as many copies of the longest pair as there is
+/// room for, but no more than an epoch has pairs.
 pub fn largest_shape(data: &Data, config: &Config) -> (usize, usize) {
     let [source, target] = data.corpus.longest();
     let tokens = source.max(target) as usize + 1;
@@ -45,8 +45,8 @@ pub fn nearest(
 
 /// Batches from `position` on, prepared on another thread; they end after `train.max_epochs`.
 ///
-/// An item is one micro-batch, in parts of at most `train.batch_tokens`: BPE-dropout makes more subwords than the sampler
-/// counted.
+/// An item is one micro-batch, in parts of at most `train.batch_tokens`: BPE-dropout makes more subwords than the
+/// sampler counted.
 pub fn batches(data: &Data, config: &Config, position: SamplerPosition) -> Result<Prefetch<Prepared<Vec<Batch>>>> {
     let train = &config.train;
     let mut sampler = Sampler::new(data.corpus.clone(), data.corpus.ranges(), train.batch_tokens, train.seed)?;
@@ -116,7 +116,8 @@ mod tests {
         batches(&data, &config, SamplerPosition::default()).unwrap().map(|item| item.unwrap().item).collect()
     }
 
-    /// With half of all merges undone, pairs grow, but no batch exceeds its bound, and every pair still occurs once per epoch.
+    /// With half of all merges undone, pairs grow, but no batch exceeds its bound, and every pair still occurs once per
+    /// epoch.
     #[test]
     fn dropout_does_not_make_batches_too_large() {
         let (whole, cut) = (parts(0.0, |_| ()), parts(0.5, |_| ()));

@@ -44,8 +44,8 @@ fn model_of(values: &Values) -> Option<ModelConfig> {
     toml::from_str(&lines.collect::<String>()).ok()
 }
 
-/// Whether the final model of a run that has ended does not depend on a key: it says where something is computed or lies, what is
-/// shown, or what is kept on the way.
+/// Whether the final model of a run that has ended does not depend on a key: it says where something is computed or
+/// lies, what is shown, or what is kept on the way.
 fn decides_nothing_after_the_end(key: &str) -> bool {
     const PLACES: &[&str] = &[
         "runtime.device",
@@ -75,17 +75,19 @@ pub struct Comparison {
     pub notes: Vec<String>,
     /// Changes that would make it a different training, and need `--force`.
     pub refused: Vec<Error>,
-    /// Whether nothing has changed that decides what is trained or made of it; where it is computed and where text lies does not.
+    /// Whether nothing has changed that decides what is trained or made of it; where it is computed and where text
+    /// lies does not.
     pub is_same: bool,
     /// What has changed nevertheless that others read in a run's configuration: the test set, for example.
     pub not_taken_over: Vec<&'static str>,
-    /// Changes that even `--force` cannot allow: they would have no effect, or the parameters would have another shape.
+    /// Changes that even `--force` cannot allow: they would have no effect, or the parameters would have another
+    /// shape.
     pub impossible: Vec<Error>,
 }
 
-/// Compares the configuration of a run, stored in `config_file`, with the one to continue it with. What its newest checkpoint
-/// records counts for more than the file, which may have been changed since. `locate` adds to an error where the new value of a
-/// key is stated.
+/// Compares the configuration of a run, stored in `config_file`, with the one to continue it with. What its newest
+/// checkpoint records counts for more than the file, which may have been changed since. `locate` adds to an error where
+/// the new value of a key is stated.
 pub fn configurations(
     config_file: &Path,
     old: &Config,
@@ -169,7 +171,8 @@ pub fn configurations(
     comparison
 }
 
-/// The configuration with the corpora of `old` in place of its own: text may have moved, and is compared by its checksum.
+/// The configuration with the corpora of `old` in place of its own: text may have moved, and is compared by its
+/// checksum.
 fn with_text_of(config: &Config, old: &Config) -> Config {
     let mut config = config.clone();
     for (new, old) in config.data.train.iter_mut().zip(&old.data.train) {
@@ -204,7 +207,8 @@ fn with_text_of(config: &Config, old: &Config) -> Config {
     config
 }
 
-/// Whether two texts are of the same names, which is all that is known of a test set. `mt eval` finds it by the run's record.
+/// Whether two texts are of the same names, which is all that is known of a test set. `mt eval` finds it by the run's
+/// record.
 fn is_moved(new: &CorpusLocation, old: &CorpusLocation) -> bool {
     let CorpusLocation::Files { source, target } = new else { return false };
     let CorpusLocation::Files { source: old_source, target: old_target } = old else { return false };
@@ -252,8 +256,8 @@ fn other_filters(before: &Values, config: &Config) -> Vec<String> {
     filters.filter(|key| before.get(key).is_some_and(|before| now.get(key) != Some(before))).collect()
 }
 
-/// The error for text that has changed: all of `texts` or, if it is not known which, some of them. With other `filters`, it may
-/// be the same.
+/// The error for text that has changed: all of `texts` or, if it is not known which, some of them. With other
+/// `filters`, it may be the same.
 fn changed(what: &str, filters: &[String], texts: &[&CorpusLocation], is_known: bool) -> Error {
     let or = match filters {
         [] => String::new(),

@@ -1,4 +1,5 @@
-//! Source lines without a tag, where the vocabulary has tags, or with one too many; and corpora with one that it does not have.
+//! Source lines without a tag, where the vocabulary has tags, or with one too many; and corpora with one that it does
+//! not have.
 
 use std::path::PathBuf;
 
@@ -16,7 +17,8 @@ const SAMPLED: usize = 1000;
 /// A line's tag is among this many tokens at its beginning.
 const FIRST: usize = 16;
 
-/// Refuses corpora whose tag the vocabulary does not have. Nothing is refused if it is not known which strings are tags.
+/// Refuses corpora whose tag the vocabulary does not have. Nothing is refused if it is not known which strings are
+/// tags.
 pub fn refuse_unknown(texts: &Texts, source: &Tokenizer) -> Result<()> {
     let tags = source.language_tags();
     if tags.is_empty() {
@@ -78,11 +80,13 @@ pub fn of_training(data: &Data) -> Option<String> {
     tags.warning((&without, sampled(data).count()), "", |index| data.corpus.origin(index, Side::Source))
 }
 
-/// A warning if sampled pairs of the training text have one already, and the `tag` of their corpus puts another in front.
+/// A warning if sampled pairs of the training text have one already, and the `tag` of their corpus puts another in
+/// front.
 pub fn with_two(data: &Data, config: &DataConfig) -> Option<String> {
     let tokenizer = &data.tokenizers.source;
     let tags = Tags::of(tokenizer)?;
-    // A tag may have a space in front that is a piece of its own, and other symbols, which are no tags, may come before it.
+    // A tag may have a space in front that is a piece of its own, and other symbols, which are no tags, may come before
+    // it.
     let between = tokenizer.ids_of(&[&["▁"][..], &tokenizer.symbols()].concat());
     let count = |line: &[u32]| tags.count(line, &between);
     let added = |corpus: &CorpusConfig| corpus.tag.as_ref().map_or(0, |tag| count(&tokenizer.encode(tag)));

@@ -1,4 +1,5 @@
-//! Text that a vocabulary can hardly write: unknown tokens, and characters spelt in bytes; and text that was split before.
+//! Text that a vocabulary can hardly write: unknown tokens, and characters spelt in bytes; and text that was split
+//! before.
 
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
@@ -51,8 +52,8 @@ fn spelt(ids: &[u32], tokenizer: &Tokenizer) -> usize {
 /// The set that a vocabulary is learnt from.
 pub const TRAINING: &str = "training";
 
-/// Warnings about the token ids of a `set` ([`TRAINING`], "validation"), source and target: the tokenizer may be one of other
-/// text. `is_learnt` from the training text, so that more pieces would help it.
+/// Warnings about the token ids of a `set` ([`TRAINING`], "validation"), source and target: the tokenizer may be one of
+/// other text. `is_learnt` from the training text, so that more pieces would help it.
 pub fn warnings(set: &str, tokenizers: &Tokenizers, is_learnt: bool, pairs: &[(Vec<u32>, Vec<u32>)]) -> Vec<String> {
     let mut counts = [Counts::default(); 2];
     for (source, target) in pairs {

@@ -24,16 +24,16 @@ const NEW_CONFIG: &str = ".config.toml.new";
 /// The checkpoints of a run that is being replaced.
 const OLD_CHECKPOINTS: &str = ".checkpoints.old";
 
-/// Whether there is a run in this directory: a configuration that `mt` wrote, or, if another program has written it since, one
-/// beside the tokenizers and checkpoints of `mt`.
+/// Whether there is a run in this directory: a configuration that `mt` wrote, or, if another program has written it
+/// since, one beside the tokenizers and checkpoints of `mt`.
 pub fn is_run(directory: &Path) -> bool {
     let config = directory.join(CONFIG_FILE);
     let has_checkpoints = || checkpoint::list(directory).is_ok_and(|checkpoints| !checkpoints.is_empty());
     config::is_resolved(&config) || (config.is_file() && Tokenizers::exist(directory) && has_checkpoints())
 }
 
-/// Refuses an unusable run directory: it cannot be created or written into, or holds something else. Files that no run has may
-/// be there if they `may_stay`.
+/// Refuses an unusable run directory: it cannot be created or written into, or holds something else. Files that no run
+/// has may be there if they `may_stay`.
 pub fn refuse_unusable(run: &Path, config: &Config, may_stay: bool) -> Result<()> {
     refuse_models(run, config)?;
     refuse_links(run, config)?;
@@ -72,7 +72,8 @@ pub fn refuse_unusable(run: &Path, config: &Config, may_stay: bool) -> Result<()
     Err(Error::failure(what).at(there).help("name another with --run-dir"))
 }
 
-/// Makes a directory and removes it again: permissions alone do not say that a file system, such as `/proc`, can hold one.
+/// Makes a directory and removes it again: permissions alone do not say that a file system, such as `/proc`, can hold
+/// one.
 fn try_directory(parent: &Path) -> std::io::Result<()> {
     let trial = parent.join(format!(".mt-{}.tmp", std::process::id()));
     match std::fs::create_dir(&trial) {
@@ -89,8 +90,8 @@ fn is_writable(directory: &Path) -> bool {
     rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
-/// Refuses a run directory in which links stand for directories, unless the user allows it: it may be another's, and they may
-/// lead anywhere.
+/// Refuses a run directory in which links stand for directories, unless the user allows it: it may be another's, and
+/// they may lead anywhere.
 fn refuse_links(run: &Path, config: &Config) -> Result<()> {
     let directories = [CHECKPOINTS, files::VALIDATION, events::DIRECTORY];
     match directories.into_iter().find(|name| run.join(name).is_symlink()) {
@@ -110,8 +111,8 @@ pub fn writable<'a>(run: &'a Path, config: &Config) -> RunPath<'a> {
     RunPath::following_links(run, config.runtime.follow_links)
 }
 
-/// Makes sure that the directory can hold a run and that no other process trains in it. Returns the run to be continued, if
-/// any. Does not change a run in it.
+/// Makes sure that the directory can hold a run and that no other process trains in it. Returns the run to be
+/// continued, if any. Does not change a run in it.
 pub fn open(run: &Path, request: &RunRequest, config: &Config, tell: Tell<'_>) -> Result<(Option<Continued>, Lock)> {
     let exists = is_run(run);
     if exists && !request.resume && !request.overwrite {
@@ -167,8 +168,8 @@ pub fn continued(run: &Path, request: &RunRequest, config: &Config, tell: Tell<'
     Ok(Some(Continued { config: old, changes: notes, is_same, not_taken_over }))
 }
 
-/// Refuses a directory whose model was not made by a run in it, and the directory of the model that training begins with:
-/// replacing the run would replace the model.
+/// Refuses a directory whose model was not made by a run in it, and the directory of the model that training begins
+/// with: replacing the run would replace the model.
 fn refuse_models(run: &Path, config: &Config) -> Result<()> {
     let is_start = |init: &Path| {
         // It may be one of the run's own checkpoints.
@@ -212,16 +213,16 @@ fn others(directory: &Path) -> Result<Vec<OsString>> {
     Ok(entries.flatten().map(|entry| entry.file_name()).filter(|name| !is_left(name)).collect())
 }
 
-/// Begins a run, after all data have been read. If it replaces a run, only files that `mt` writes are removed: the directory
-/// may be a link or a mounted disk, and other files in it are the user's.
+/// Begins a run, after all data have been read. If it replaces a run, only files that `mt` writes are removed: the
+/// directory may be a link or a mounted disk, and other files in it are the user's.
 ///
 /// # Errors
 /// Something has the name of one of the run's files, but is none: then nothing was changed.
 pub fn start(run: &Path, config: &Config, tokenizers: &Tokenizers) -> Result<()> {
     let folder = open_folder(run)?;
     refuse_directories(&folder, &own_files(), "remove the old run")?;
-    // A process that is killed from here on leaves no part of the old run to be continued: first what says that there were
-    // checkpoints, then these, at once.
+    // A process that is killed from here on leaves no part of the old run to be continued: first what says that there
+    // were checkpoints, then these, at once.
     let links = writable(run, config).links;
     set_aside(&folder, links)?;
     remove(&folder, links, &own_files())?;
@@ -271,8 +272,8 @@ fn remove_all(folder: &Folder, name: impl AsRef<OsStr>) -> Result<()> {
     folder.remove(name).map_err(|e| Error::io("remove the old run", folder.path().join(name), e))
 }
 
-/// Rewrites files that were removed from the run directory but are needed to use its checkpoints; and tokenizers that were
-/// changed there, which are not those of its parameters.
+/// Rewrites files that were removed from the run directory but are needed to use its checkpoints; and tokenizers that
+/// were changed there, which are not those of its parameters.
 pub fn restore_files(run: &Path, config: &Config, tokenizers: &Tokenizers, tell: Tell<'_>) -> Result<()> {
     let warn = |what: &str| {
         tell(Notice::Damage(format!("{what} of the run in {} is written again", run.display())));
@@ -297,8 +298,8 @@ pub struct Resumption {
 }
 
 impl Resumption {
-    /// Of a run at `state`: the present configuration, and the state's `best`, which may be another than that of the run if it
-    /// was killed between saving the two.
+    /// Of a run at `state`: the present configuration, and the state's `best`, which may be another than that of the
+    /// run if it was killed between saving the two.
     ///
     /// # Errors
     /// The run could not go on: something there cannot be written or removed.

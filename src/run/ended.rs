@@ -23,8 +23,8 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// The run in a directory, if there is nothing left to do as long as its configuration stays the same: its final model is
-    /// whole and was validated.
+    /// The run in a directory, if there is nothing left to do as long as its configuration stays the same: its final
+    /// model is whole and was validated.
     ///
     /// # Errors
     /// The final model or the log is there, but cannot be read.

@@ -1,9 +1,9 @@
 //! The final model: what it may be, how each of these does on the validation set, and the choice among them.
 //!
-//! A mean of checkpoints is usually better than any of them, but far worse where the model still changes fast. So the means of the
-//! last N checkpoints (`train.average_last`), of half as many, of a quarter … and down to two compete with the exponential average,
-//! the last update and the best checkpoint, by the rule of [`Judge`]. What has been validated already is not validated again:
-//! beside the last update, that leaves at most log2 N means.
+//! A mean of checkpoints is usually better than any of them, but far worse where the model still changes fast. So the
+//! means of the last N checkpoints (`train.average_last`), of half as many, of a quarter … and down to two compete with
+//! the exponential average, the last update and the best checkpoint, by the rule of [`Judge`]. What has been validated
+//! already is not validated again: beside the last update, that leaves at most log2 N means.
 
 use std::path::{Path, PathBuf};
 
@@ -59,7 +59,8 @@ impl Candidate {
         Some(self.validation.as_ref().map_or_else(|| format!("loss {loss:.3}{score}"), Validation::to_string))
     }
 
-    /// What it is judged by, for the log and `--json`: the same whether or not the run was interrupted since its validation.
+    /// What it is judged by, for the log and `--json`: the same whether or not the run was interrupted since its
+    /// validation.
     fn json(&self, judge: &Judge, is_chosen: bool) -> Value {
         let mut json = json!({ "model": self.name, "loss": null, "bleu": null, "chrf": null });
         if let Some(Judged { value, loss, .. }) = &self.judged {
@@ -82,9 +83,9 @@ pub struct Final {
 }
 
 impl RunCallbacks<'_> {
-    /// Makes the final model: the best by validation of what the configuration asks for; without a validation set, the mean of the
-    /// last checkpoints, else the exponential average, else the best checkpoint or, where none has been chosen since, the last
-    /// update.
+    /// Makes the final model: the best by validation of what the configuration asks for; without a validation set, the
+    /// mean of the last checkpoints, else the exponential average, else the best checkpoint or, where none has been
+    /// chosen since, the last update.
     pub fn finish(&mut self, trainer: &mut Trainer<'_>) -> Result<Final> {
         self.lock.check(self.run)?;
         // Trying another model overwrites these.
@@ -169,7 +170,8 @@ impl RunCallbacks<'_> {
         Ok(why.is_none().then_some(found))
     }
 
-    /// The last checkpoints, as many as are averaged or as there are; damaged ones are reported and replaced by earlier ones.
+    /// The last checkpoints, as many as are averaged or as there are; damaged ones are reported and replaced by earlier
+    /// ones.
     fn to_average(&self, log: &Log, step: u64) -> Result<Vec<Saved>> {
         let mut found = Vec::new();
         for (number, path) in checkpoint::regular(self.run, self.config.train.save_every, step)?.into_iter().rev() {
@@ -264,8 +266,8 @@ impl RunCallbacks<'_> {
         candidates.iter().enumerate().map(of).collect()
     }
 
-    /// The validation of the final model, with the sets that are monitored; `validation` is that of its choice. `None` if a signal
-    /// stops it, and without a validation set.
+    /// The validation of the final model, with the sets that are monitored; `validation` is that of its choice. `None`
+    /// if a signal stops it, and without a validation set.
     fn validation_of_final(
         &mut self,
         validation: Option<Validation>,

@@ -16,7 +16,8 @@ use crate::notice::Notice;
 use crate::ops::memory::change_on_host;
 use crate::ops::params::ParameterLayout;
 
-/// Errors for keys of `[model]` that are not as in the other model, in `directory`. What follows from `model.preset` is one error.
+/// Errors for keys of `[model]` that are not as in the other model, in `directory`. What follows from `model.preset` is
+/// one error.
 fn other_shape(other: &Config, config: &Config, directory: &Path) -> Vec<Error> {
     // No weight depends on the others.
     let is_free = |key: &str| {
@@ -60,8 +61,8 @@ fn given_by(preset: Preset, config: &Config) -> Vec<String> {
     keys.filter(|key| others.iter().all(|(other, _, _)| other != key)).collect()
 }
 
-/// Errors for keys of `[tokenizer]` that are neither the model's nor the default: they would have no effect. Tags and symbols
-/// may be added. `others` are what its configuration states, and how its tokenizers are.
+/// Errors for keys of `[tokenizer]` that are neither the model's nor the default: they would have no effect. Tags and
+/// symbols may be added. `others` are what its configuration states, and how its tokenizers are.
 fn idle_keys(others: &[Config], config: &Config) -> Vec<Error> {
     let default = Config::default();
     let differs_from = |other: &Config, key: &str| config::differences(other, config).iter().any(|(k, _, _)| k == key);
@@ -80,8 +81,8 @@ fn idle_keys(others: &[Config], config: &Config) -> Vec<Error> {
 /// The least that a configuration can state.
 const LEAST_PIECES: usize = 300;
 
-/// `[tokenizer]` of a model with these tokenizers whose configuration is `other`: as they are, where that can be known, else
-/// as it is stated.
+/// `[tokenizer]` of a model with these tokenizers whose configuration is `other`: as they are, where that can be known,
+/// else as it is stated.
 fn as_they_are(other: &Config, tokenizers: &Tokenizers) -> TokenizerConfig {
     let (mut known, source) = (other.tokenizer.clone(), &tokenizers.source);
     // A tie of all matrices needs one vocabulary.
@@ -98,8 +99,8 @@ fn as_they_are(other: &Config, tokenizers: &Tokenizers) -> TokenizerConfig {
     known
 }
 
-/// `new` with the keys on how a vocabulary is learnt from `old`, as far as it does not state them: where it has the default, or
-/// the value of the model that training begins with.
+/// `new` with the keys on how a vocabulary is learnt from `old`, as far as it does not state them: where it has the
+/// default, or the value of the model that training begins with.
 pub fn keeping_vocabulary(
     new: &TokenizerConfig,
     old: &TokenizerConfig,
@@ -161,8 +162,8 @@ fn refuse_frozen_rows(config: &Config, layout: &ParameterLayout) -> Result<()> {
     }
 }
 
-/// The configuration with `[tokenizer]` as the tokenizers are, if those are another model's, so that a run records the ones
-/// that it really has. A run that is continued has recorded them in `old`.
+/// The configuration with `[tokenizer]` as the tokenizers are, if those are another model's, so that a run records the
+/// ones that it really has. A run that is continued has recorded them in `old`.
 pub fn stating_tokenizers(mut config: Config, old: Option<&Config>, tokenizers: &Tokenizers) -> Config {
     if config.train.init.is_none() || config.tokenizer.path.is_some() {
         return config;

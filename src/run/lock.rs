@@ -39,8 +39,8 @@ impl Drop for Lock {
 }
 
 impl Lock {
-    /// Makes sure that this is still the directory that was locked (files written into another one of that name would not make
-    /// a run), and that no other process trains there because the lock file was removed.
+    /// Makes sure that this is still the directory that was locked (files written into another one of that name would
+    /// not make a run), and that no other process trains there because the lock file was removed.
     pub fn check(&self, run: &Path) -> Result<()> {
         match file::patiently(|| std::fs::metadata(run)) {
             Ok(_) if self.directory.is_in_place() => {

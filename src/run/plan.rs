@@ -58,8 +58,8 @@ impl Plan {
         })
     }
 
-    /// Warnings about too little memory, if training `is_on_host`, about updates larger than the text, and about training that has
-    /// no end.
+    /// Warnings about too little memory, if training `is_on_host`, about updates larger than the text, and about
+    /// training that has no end.
     pub fn warnings(&self, config: &Config, is_on_host: bool) -> impl Iterator<Item = String> {
         let (accumulate, batches) = (config.train.accumulate, self.batches_per_epoch);
         let is_more = accumulate > batches;

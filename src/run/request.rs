@@ -26,8 +26,8 @@ pub struct RunRequest {
     pub overwrite: bool,
     /// Whether it is continued even if the configuration has changed what is trained.
     pub force: bool,
-    /// The device, as `--device` names it; none: as the configuration says. It is of this process, and not recorded: the model may
-    /// be used on another machine.
+    /// The device, as `--device` names it; none: as the configuration says. It is of this process, and not recorded:
+    /// the model may be used on another machine.
     pub device: Option<String>,
     /// Threads on the processor; none: as the configuration says. Not recorded either.
     pub threads: Option<usize>,

@@ -86,7 +86,8 @@ fn load_from(directory: &Path, model: &Transformer, optimizer: &Optimizer) -> Re
     load_optimizer(&directory.join(checkpoint::OPTIMIZER_FILE), optimizer, model.parameters())
 }
 
-/// Loads the newest whole checkpoint that is sound, and removes those after it, so that a resume does not start from them.
+/// Loads the newest whole checkpoint that is sound, and removes those after it, so that a resume does not start from
+/// them.
 pub fn go_back(
     writable: RunPath,
     model: &Transformer,

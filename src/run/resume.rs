@@ -1,7 +1,8 @@
 //! What a run goes on from: its newest checkpoint, made to fit the configuration and the text of now.
 //!
-//! When this is reached, [`super::compare`] has found that the configuration may be continued with, or `--force` insists; the run
-//! has its old tokenizers. The files of the run change only afterwards, in [`super::directory::resume`].
+//! When this is reached, [`super::compare`] has found that the configuration may be continued with, or `--force`
+//! insists; the run has its old tokenizers. The files of the run change only afterwards, in
+//! [`super::directory::resume`].
 
 use std::path::Path;
 
@@ -18,8 +19,9 @@ use crate::train::TrainConfig;
 use crate::train::optimizer::Optimizer;
 use crate::train::state::{TextChecksums, TrainState};
 
-/// The state to start from, with its parameters loaded: the newest checkpoint of the run that is resumed, else the beginning, with
-/// the weights of `train.init` if the configuration names a model. Also says whether there was a checkpoint.
+/// The state to start from, with its parameters loaded: the newest checkpoint of the run that is resumed, else the
+/// beginning, with the weights of `train.init` if the configuration names a model. Also says whether there was a
+/// checkpoint.
 pub fn begin(
     resumed: Option<&Path>,
     config: &Config,
@@ -62,8 +64,8 @@ pub fn check_text(
     }
 }
 
-/// Adapts the state to the configuration with which the run continues, after it was trained with `old`. Also returns the
-/// configuration to record.
+/// Adapts the state to the configuration with which the run continues, after it was trained with `old`. Also returns
+/// the configuration to record.
 pub fn adapt(
     mut state: TrainState,
     old: Option<&Config>,

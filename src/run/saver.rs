@@ -1,5 +1,5 @@
-//! Checkpoints written while training goes on: the loop waits for a copy in memory, and for the previous save if that is
-//! not done yet; hashing, writing and syncing happen on another thread.
+//! Checkpoints written while training goes on: the loop waits for a copy in memory, and for the previous save if that
+//! is not done yet; hashing, writing and syncing happen on another thread.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -101,7 +101,8 @@ pub struct Saver {
 }
 
 impl Saver {
-    /// Starts its thread: now rather than at the first checkpoint, when work would be lost if the system allowed no more threads.
+    /// Starts its thread: now rather than at the first checkpoint, when work would be lost if the system allowed no
+    /// more threads.
     ///
     /// # Errors
     /// It allows no more.
@@ -123,8 +124,8 @@ impl Saver {
         Ok(Self { snapshots: Some(snapshots), outcomes, is_writing: false, thread: Some(thread) })
     }
 
-    /// Begins to write this checkpoint. Waits for the previous one, if [`Self::finish`] has not done so before this one took
-    /// its place in memory.
+    /// Begins to write this checkpoint. Waits for the previous one, if [`Self::finish`] has not done so before this one
+    /// took its place in memory.
     ///
     /// # Errors
     /// The previous one could not be written.

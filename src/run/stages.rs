@@ -1,4 +1,5 @@
-//! A run from what is asked to its end, stage by stage. Each stage is made from the one before, so none can be left out:
+//! A run from what is asked to its end, stage by stage. Each stage is made from the one before, so none can be left
+//! out:
 //!
 //! | stage | what is certain then | what has changed on disk |
 //! |---|---|---|
@@ -97,7 +98,8 @@ impl Resolved {
     /// Locks the directory, and compares the configuration with that of the run which is to be continued.
     ///
     /// # Errors
-    /// There is a run that is not to be continued or replaced, it may not be continued, or another process trains in it.
+    /// There is a run that is not to be continued or replaced, it may not be continued, or another process trains in
+    /// it.
     pub fn open(self, surroundings: Surroundings<'_>) -> Result<Opened<'_>> {
         let (continued, lock) = directory::open(&self.run, &self.request, &self.config, &*surroundings.tell)?;
         if self.request.resume && continued.is_none() {
@@ -118,8 +120,8 @@ pub struct Opened<'a> {
 
 /// What an opened run comes to.
 pub enum Step<'a> {
-    /// It has ended: nothing that decides its final model has changed, and that is whole and was validated. It stays as it is, since
-    /// making it anew would need all checkpoints that it was made of.
+    /// It has ended: nothing that decides its final model has changed, and that is whole and was validated. It stays as
+    /// it is, since making it anew would need all checkpoints that it was made of.
     Over {
         /// How.
         ended: Ended,
@@ -191,8 +193,8 @@ pub struct Prepared<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    /// Makes the model, gives it the parameters that it begins with, and tries the largest batch and everything that is to be
-    /// written.
+    /// Makes the model, gives it the parameters that it begins with, and tries the largest batch and everything that is
+    /// to be written.
     ///
     /// # Errors
     /// The run's checkpoints cannot be used, something does not fit into memory, or something cannot be written.
@@ -378,7 +380,8 @@ pub struct Outcome {
 }
 
 impl Begun<'_> {
-    /// Trains to the end, and makes the final model unless a signal stops it before. With `profiles`, notes where the time goes.
+    /// Trains to the end, and makes the final model unless a signal stops it before. With `profiles`, notes where the
+    /// time goes.
     ///
     /// # Errors
     /// Training cannot go on. What the last checkpoint holds is kept.

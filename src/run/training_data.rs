@@ -51,7 +51,8 @@ impl Data {
 /// About how many pairs to sample for warnings.
 const SAMPLED: usize = 1000;
 
-/// Given a total, begins to show progress: what it returns is called with how far the work has come, and dropped at its end.
+/// Given a total, begins to show progress: what it returns is called with how far the work has come, and dropped at its
+/// end.
 pub type Meter<'a> = &'a dyn Fn(u64) -> Box<dyn Fn(u64)>;
 
 /// Where text is prepared, and how progress is reported.
@@ -111,8 +112,8 @@ impl<'a> Preparation<'a> {
     }
 }
 
-/// The tokenizers, if they need not be learnt: those of the run being continued, else of the model that training begins with,
-/// else those that the configuration names.
+/// The tokenizers, if they need not be learnt: those of the run being continued, else of the model that training begins
+/// with, else those that the configuration names.
 pub fn tokenizers(config: &Config, saved: Option<Tokenizers>, tell: Tell<'_>) -> Result<Option<Tokenizers>> {
     let Some(saved) = saved else {
         if let Some(start) = Start::open(config)? {

@@ -43,8 +43,8 @@ fn of_spaces(config: &Config, references: &[String]) -> Option<String> {
     spaceless.map(|text| format!("{text}; set valid.tokenize to \"zh\" or \"char\""))
 }
 
-/// A warning if the tokenizer changes many `references` of a `set` ("validation "): no translation can equal those. They are as
-/// in the file: text that is split already is encoded so, and only translations are joined.
+/// A warning if the tokenizer changes many `references` of a `set` ("validation "): no translation can equal those.
+/// They are as in the file: text that is split already is encoded so, and only translations are joined.
 pub fn of_normalisation(config: &Config, tokenizers: &Tokenizers, set: &str, references: &[String]) -> Option<String> {
     let target = &tokenizers.target;
     let words = |line: &str| -> Vec<String> {
@@ -141,8 +141,8 @@ impl Validator {
         &self.set.references
     }
 
-    /// The scores of all sets; `None` if a signal stops it. If the loss on the validation set is not finite, nothing else is
-    /// computed.
+    /// The scores of all sets; `None` if a signal stops it. If the loss on the validation set is not finite, nothing
+    /// else is computed.
     pub fn score(
         &self,
         model: &Transformer,
@@ -300,8 +300,8 @@ impl ScoredSet {
         Ok(())
     }
 
-    /// Loss over the whole set, translations and their scores; `None` if a signal stops it. If the loss is not finite, nothing
-    /// is translated.
+    /// Loss over the whole set, translations and their scores; `None` if a signal stops it. If the loss is not finite,
+    /// nothing is translated.
     fn score(&self, model: &Transformer, evaluator: &mut Evaluator<'_>, stop: &dyn Stop) -> Result<Option<Validation>> {
         let stops = || stop.stop().is_some();
         let Some(sums) = evaluator.losses(&self.batches, &stops)? else { return Ok(None) };

@@ -1,5 +1,5 @@
-//! What computes the losses and gradients of an update and moves the parameters: the model's own operations with Candle's
-//! tape, or the engine of a GPU.
+//! What computes the losses and gradients of an update and moves the parameters: the model's own operations with
+//! Candle's tape, or the engine of a GPU.
 
 use std::ops::Range;
 
@@ -27,10 +27,10 @@ pub struct Ceilings {
 /// What computes losses, gradients and updates: on Candle's tape ([`Tape`]), or on a GPU by kernels of our own
 /// ([`gpu::Engine`]).
 ///
-/// An update is [`Backend::begin`], [`Backend::pass`] for each batch, [`Backend::decide`], and then the optimizer's. Each may
-/// only be queued on a device; [`Backend::outcome`] tells what came of it. If an update is rejected (its loss or gradient is
-/// not finite), every update queued behind it is rejected too, because it was computed with parameters and random numbers
-/// that assumed success. They are to be forgotten with [`Backend::forget`], and queued again.
+/// An update is [`Backend::begin`], [`Backend::pass`] for each batch, [`Backend::decide`], and then the optimizer's.
+/// Each may only be queued on a device; [`Backend::outcome`] tells what came of it. If an update is rejected (its loss
+/// or gradient is not finite), every update queued behind it is rejected too, because it was computed with parameters
+/// and random numbers that assumed success. They are to be forgotten with [`Backend::forget`], and queued again.
 pub trait Backend {
     /// Updates that may be queued before the outcome of the oldest is asked for.
     fn depth(&self) -> usize;
@@ -42,13 +42,14 @@ pub trait Backend {
     fn sums(&mut self) -> Result<Sums>;
     /// Clears the gradients of some parameters.
     fn clear_gradients(&mut self, of: &[Range<usize>]) -> Result<()>;
-    /// Decides whether the update is made, and what the gradient is multiplied with: `scale`, and, if its norm is then above
-    /// `clip_norm` > 0, the factor that brings it down to `clip_norm`.
+    /// Decides whether the update is made, and what the gradient is multiplied with: `scale`, and, if its norm is then
+    /// above `clip_norm` > 0, the factor that brings it down to `clip_norm`.
     fn decide(&mut self, scale: f64, clip_norm: f64) -> Result<()>;
-    /// One Adam update of the flat parameters with their moments, if it is made; weight decay applies to the ranges `decayed`,
-    /// in order.
+    /// One Adam update of the flat parameters with their moments, if it is made; weight decay applies to the ranges
+    /// `decayed`, in order.
     fn adam(&mut self, moments: [&Tensor; 2], step: &AdamStep, decayed: &[Range<usize>]) -> Result<()>;
-    /// Moves an average towards the parameters, if the update is made: average = decay · average + (1 - decay) · parameters.
+    /// Moves an average towards the parameters, if the update is made: average = decay · average + (1 - decay) ·
+    /// parameters.
     fn average(&mut self, average: &Tensor, decay: f64) -> Result<()>;
     /// The outcome of the oldest update that has not been asked for yet. Waits for it.
     fn outcome(&mut self) -> Result<Outcome>;

@@ -1,11 +1,11 @@
 //! Which of several validated models is the best.
 //!
-//! A score of translations is that of a sample of sentences: of other sentences, it would be another. Differences that chance
-//! explains therefore do not count, and the loss decides, which every target token has a part in. So the best model is the one
-//! with the lowest loss among those whose score does not differ from the highest one by more than chance (as the one-standard-error
-//! rule of Breiman et al. 1984, "Classification and Regression Trees", section 3.4.3, prefers one of several models that cannot be
-//! told apart). Each is compared with the highest score, not with the best model: otherwise many small steps down, each within the
-//! noise, would add up.
+//! A score of translations is that of a sample of sentences: of other sentences, it would be another. Differences that
+//! chance explains therefore do not count, and the loss decides, which every target token has a part in. So the best
+//! model is the one with the lowest loss among those whose score does not differ from the highest one by more than
+//! chance (as the one-standard-error rule of Breiman et al. 1984, "Classification and Regression Trees", section 3.4.3,
+//! prefers one of several models that cannot be told apart). Each is compared with the highest score, not with the best
+//! model: otherwise many small steps down, each within the noise, would add up.
 
 use std::cmp::Ordering;
 
@@ -24,8 +24,9 @@ pub struct Judged {
     pub value: f64,
     /// The loss.
     pub loss: f64,
-    /// The statistics of its translations, line by line, from which the score follows. Empty where the loss is the metric, and for
-    /// a model whose score is lower than the highest one by more than chance: it need not be compared again.
+    /// The statistics of its translations, line by line, from which the score follows. Empty where the loss is the
+    /// metric, and for a model whose score is lower than the highest one by more than chance: it need not be
+    /// compared again.
     #[serde(default, with = "counts", skip_serializing_if = "Vec::is_empty")]
     pub lines: Vec<u32>,
 }
@@ -55,7 +56,8 @@ pub struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// Whether the values of two models differ by more than chance. Those without statistics differ unless they are equal.
+    /// Whether the values of two models differ by more than chance. Those without statistics differ unless they are
+    /// equal.
     fn differ(&self, a: &Judged, b: &Judged) -> bool {
         match (&a.lines[..], &b.lines[..]) {
             ([], _) | (_, []) => a.value != b.value,
@@ -74,8 +76,8 @@ impl Judge<'_> {
         a.loss.total_cmp(&b.loss).then(self.metric.order(a.value, b.value))
     }
 
-    /// The index of the best of several models, of equals the first; `None` of none. They are compared with the highest score among
-    /// them or that of `another`, unless all are lower than that by more than chance.
+    /// The index of the best of several models, of equals the first; `None` of none. They are compared with the highest
+    /// score among them or that of `another`, unless all are lower than that by more than chance.
     pub fn choose(&self, models: &[Judged], another: Option<&Judged>) -> Option<usize> {
         let highest = |another: Option<&Judged>| -> Option<usize> {
             let highest = another.into_iter().chain(models).min_by(|a, b| self.by_value(a, b))?;
@@ -92,7 +94,8 @@ impl Judge<'_> {
 pub struct Standing {
     /// Its place among the best, from 0; `None` if it is not one of those that are kept.
     pub place: Option<usize>,
-    /// Whether the loss decided: its score does not differ from the highest by more than chance, but its order is another.
+    /// Whether the loss decided: its score does not differ from the highest by more than chance, but its order is
+    /// another.
     pub is_by_loss: bool,
 }
 
@@ -104,8 +107,9 @@ impl Standing {
 }
 
 impl TrainState {
-    /// Takes note of a validation: the best `keep` stay known, at least one. Those whose score does not differ from the highest
-    /// by more than chance come first, in the order of their losses, then the others, in the order of their scores.
+    /// Takes note of a validation: the best `keep` stay known, at least one. Those whose score does not differ from the
+    /// highest by more than chance come first, in the order of their losses, then the others, in the order of their
+    /// scores.
     pub fn rank(&mut self, new: Judged, keep: usize, judge: &Judge) -> Standing {
         let former = self.best.take();
         let highest = self.highest.take().or_else(|| former.clone());

@@ -28,8 +28,8 @@ pub struct Validation {
     pub value: f64,
     /// Scores of translations, where they were made.
     pub scores: Vec<Score>,
-    /// The statistics of the translations, line by line, that make the score by which the model is judged; none if that is the
-    /// loss.
+    /// The statistics of the translations, line by line, that make the score by which the model is judged; none if
+    /// that is the loss.
     pub lines: Vec<u32>,
     /// The translations.
     pub translations: Vec<String>,
@@ -144,9 +144,9 @@ pub trait Callbacks {
     fn check(&mut self) -> Result<()>;
     /// Waits until the last checkpoint is written.
     fn wait_until_saved(&mut self) -> Result<()>;
-    /// Brings back the model and the optimizer of the last sound checkpoint, and returns its state; `None` where there is
-    /// none. Those of update `before` and later are not sound, nor are those saved while updates were being skipped: they are
-    /// removed.
+    /// Brings back the model and the optimizer of the last sound checkpoint, and returns its state; `None` where there
+    /// is none. Those of update `before` and later are not sound, nor are those saved while updates were being
+    /// skipped: they are removed.
     fn go_back(&mut self, model: &Transformer, optimizer: &Optimizer, before: u64) -> Result<Option<TrainState>>;
     /// The batches from a position on.
     fn batches(&self, position: SamplerPosition) -> Result<Batches>;

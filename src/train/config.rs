@@ -45,8 +45,8 @@ pub struct TrainConfig {
     pub keep: usize,
     /// The best checkpoints, by validation, are kept beside them too: this many, with `best`.
     pub keep_best: usize,
-    /// Updates between lines of the log. Loss and perplexity of a line are means over target tokens, the gradient's norm is
-    /// the last update's.
+    /// Updates between lines of the log. Loss and perplexity of a line are means over target tokens, the gradient's
+    /// norm is the last update's.
     pub log_every: u64,
     /// Seed of everything random.
     pub seed: u64,

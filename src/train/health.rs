@@ -8,13 +8,13 @@ pub const LOWER_RATE: f64 = 0.5;
 const USUAL: u64 = 100;
 /// A loss jumps if it is this many standard deviations above the usual one, …
 const DEVIATIONS: f64 = 6.0;
-/// … and at least this much, in nats a token. (The usual loss lags behind a falling one, which makes few losses and small ones
-/// lie above it, so the deviation alone would be too small: on clean text, up to 0.5 above were seen.)
+/// … and at least this much, in nats a token. (The usual loss lags behind a falling one, which makes few losses and
+/// small ones lie above it, so the deviation alone would be too small: on clean text, up to 0.5 above were seen.)
 const JUMP: f64 = 0.75;
 /// Lengths of which the logarithms have this standard deviation tell next to nothing of how the loss depends on them.
 const EQUAL_LENGTHS: f64 = 0.1;
-/// A length further than this many standard deviations from the mean counts as one that far away: an odd pair may be a long one,
-/// and would by itself decide what is usual there.
+/// A length further than this many standard deviations from the mean counts as one that far away: an odd pair may be a
+/// long one, and would by itself decide what is usual there.
 const FARTHEST: f64 = 3.0;
 
 /// An update, as its loss is compared with that of others.
@@ -44,8 +44,8 @@ pub struct Health {
     losses: u64,
     /// Their running mean.
     mean: f64,
-    /// The running variance of their distance from the usual loss of their length, as if those below it were spread like those
-    /// above.
+    /// The running variance of their distance from the usual loss of their length, as if those below it were spread
+    /// like those above.
     variance: f64,
     /// The running mean of the logarithm of target lengths.
     length: f64,
@@ -108,7 +108,8 @@ impl Health {
         jumps.then_some(usual)
     }
 
-    /// The state after going back to `checkpoint`: as it was there, but skipped updates still count, and the rate is lower.
+    /// The state after going back to `checkpoint`: as it was there, but skipped updates still count, and the rate is
+    /// lower.
     #[must_use]
     pub fn gone_back_to(&self, checkpoint: &Self) -> Self {
         let (rate, returns) = (self.rate * LOWER_RATE, self.returns + 1);
@@ -165,8 +166,8 @@ mod tests {
         assert!((0..USUAL).all(|update| health.observe(of((update % 2 * 50) as f64)).is_none()));
     }
 
-    /// Batches of 5 to 25 tokens a pair, and a few of 40, whose tokens cost more; a loss that is usual for those jumps among short
-    /// sentences.
+    /// Batches of 5 to 25 tokens a pair, and a few of 40, whose tokens cost more; a loss that is usual for those jumps
+    /// among short sentences.
     #[test]
     fn long_sentences_are_compared_with_their_like() {
         let loss = |update: u64, length: f64| usual(update) + 1.2 * (length / 15.0).ln();

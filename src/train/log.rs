@@ -19,8 +19,8 @@ pub const LOG_FILE: &str = "log.jsonl";
 /// What it is called while it is written.
 pub const NEW_LOG: &str = ".log.jsonl.new";
 
-/// Shows the entries of a log in another form. If it fails, there is only a warning: the log has everything, and it begins anew
-/// at the next validation.
+/// Shows the entries of a log in another form. If it fails, there is only a warning: the log has everything, and it
+/// begins anew at the next validation.
 pub trait Watcher {
     /// The run goes on after these entries; others that were shown before no longer count.
     fn begin(&mut self, entries: &[Value]) -> Result<()>;
@@ -81,8 +81,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Whether an entry of the log is about what was done until then. Skipped updates stay known when a run goes back: they are
-    /// compared by their count, not by the number of the update.
+    /// Whether an entry of the log is about what was done until then. Skipped updates stay known when a run goes back:
+    /// they are compared by their count, not by the number of the update.
     fn covers(self, entry: &Value) -> bool {
         let is_within = |key: &str, most: u64| entry[key].as_u64().is_none_or(|number| number <= most);
         match entry["event"].as_str() {
@@ -97,9 +97,9 @@ impl Progress {
 }
 
 impl Log {
-    /// Opens `log.jsonl` in a run directory. A run that begins, without `resumed_at`, has an empty log. On resume, entries of what
-    /// came after `resumed_at` are dropped: it will be done again, and each update stands in the log once. `total` is the last
-    /// update, if it is known.
+    /// Opens `log.jsonl` in a run directory. A run that begins, without `resumed_at`, has an empty log. On resume,
+    /// entries of what came after `resumed_at` are dropped: it will be done again, and each update stands in the
+    /// log once. `total` is the last update, if it is known.
     pub fn open(
         run: &Path,
         resumed_at: Option<Progress>,
@@ -144,8 +144,8 @@ impl Log {
         Ok(())
     }
 
-    /// Appends one entry. If it cannot be written, it waits for the next one, or for [`Log::complete`]: training does not end
-    /// for it.
+    /// Appends one entry. If it cannot be written, it waits for the next one, or for [`Log::complete`]: training does
+    /// not end for it.
     pub fn entry(&mut self, entry: &Value) {
         self.pending.extend_from_slice(format!("{entry}\n").as_bytes());
         match self.write() {
@@ -198,10 +198,11 @@ impl Log {
         written
     }
 
-    /// If the log is not in the run directory any more, goes on with the file that is there or, if there is none, writes it there
-    /// again.
+    /// If the log is not in the run directory any more, goes on with the file that is there or, if there is none,
+    /// writes it there again.
     fn follow(&mut self) -> Result<()> {
-        // Where the run has gone, or another has come in its place, the next save tells of it; until then its log is the open file.
+        // Where the run has gone, or another has come in its place, the next save tells of it; until then its log is
+        // the open file.
         if self.directory.holds(&self.file, LOG_FILE) || !self.directory.is_in_place() {
             return Ok(());
         }
@@ -258,7 +259,8 @@ impl Log {
         }
     }
 
-    /// Shows a line about what is lost, such as a damaged file or updates that are undone; also if the program is to be quiet.
+    /// Shows a line about what is lost, such as a damaged file or updates that are undone; also if the program is to be
+    /// quiet.
     pub fn damage(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| message(text)),
@@ -289,7 +291,8 @@ impl Log {
     }
 }
 
-/// How long a session that began after update `first` has lasted, and how long it will until update `total`, at the same rate.
+/// How long a session that began after update `first` has lasted, and how long it will until update `total`, at the
+/// same rate.
 fn times(elapsed: Duration, step: u64, first: u64, total: Option<u64>) -> String {
     let done = step.saturating_sub(first);
     let left = total.map(|total| total.saturating_sub(step)).filter(|left| done > 0 && *left > 0);
@@ -376,8 +379,8 @@ fn entries_until(path: &Path, progress: Option<Progress>) -> Result<Vec<Value>> 
     }
 }
 
-/// The entries of a log. Damaged lines are left out with a warning, except for the last one, which a killed run may have
-/// torn.
+/// The entries of a log. Damaged lines are left out with a warning, except for the last one, which a killed run may
+/// have torn.
 ///
 /// # Errors
 /// The file cannot be read, or is not a regular one.

@@ -5,8 +5,8 @@ use crate::error::{Error, Result};
 use crate::model::{ModelConfig, PositionKind, Vocabulary, layout};
 use crate::train::TrainConfig;
 
-/// Batches differ in shape, and the allocator keeps what earlier ones left: resident memory is about twice what one holds.
-/// Measured on tiny models with 768 to 4,096 tokens a batch.
+/// Batches differ in shape, and the allocator keeps what earlier ones left: resident memory is about twice what one
+/// holds. Measured on tiny models with 768 to 4,096 tokens a batch.
 const REUSE: usize = 2;
 /// What the process holds whatever the model: code, threads, tokenizer with its cache. From the same measurements.
 const PROCESS: usize = 200 << 20;
@@ -23,9 +23,9 @@ fn position_tables(model: &ModelConfig) -> usize {
     }
 }
 
-/// Bytes of training with micro-batches of `tokens` padded tokens a side: parameters, gradients and moments; the copy of what a
-/// checkpoint holds, while it is written; tables of positions; what every sub-layer keeps for backward and needs while in it;
-/// the logits of one chunk of the loss; and the ids of all micro-batches of an update.
+/// Bytes of training with micro-batches of `tokens` padded tokens a side: parameters, gradients and moments; the copy
+/// of what a checkpoint holds, while it is written; tables of positions; what every sub-layer keeps for backward and
+/// needs while in it; the logits of one chunk of the loss; and the ids of all micro-batches of an update.
 pub fn estimate(
     model: &ModelConfig,
     train: &TrainConfig,
@@ -65,8 +65,8 @@ pub fn warning(needed: usize) -> Option<String> {
     ))
 }
 
-/// Refuses a model whose parameters, gradients, moments and tables of positions alone, with the smallest vocabulary, are more
-/// than the machine's memory: the allocator would end the process.
+/// Refuses a model whose parameters, gradients, moments and tables of positions alone, with the smallest vocabulary,
+/// are more than the machine's memory: the allocator would end the process.
 pub fn refuse_the_impossible(model: &ModelConfig, vocab_size: usize) -> Result<()> {
     let pieces = vocab_size.min(300);
     let vocabulary = Vocabulary { source: pieces, target: pieces, source_padding: 0, target_padding: 0 };

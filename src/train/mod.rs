@@ -4,11 +4,11 @@
 //! batches → backend: forward, back → gradients (summed over micro-batches and ranks) → clip → Adam → log, validate, save
 //! ```
 //!
-//! Losses are summed over tokens and the gradient is divided by the update's real target tokens, so that accumulation and ranks
-//! change only what dropout draws. Where pairs have weights, each pair's loss is multiplied by its own; the tokens that the sum
-//! is divided by count whole, so that a pair of weight 0.5 moves the parameters half as much, whatever else is in the update.
-//! Validation, saving and signals are the [`Callbacks`]'s business: this module knows neither search nor metrics, and of files only
-//! the log.
+//! Losses are summed over tokens and the gradient is divided by the update's real target tokens, so that accumulation
+//! and ranks change only what dropout draws. Where pairs have weights, each pair's loss is multiplied by its own; the
+//! tokens that the sum is divided by count whole, so that a pair of weight 0.5 moves the parameters half as much,
+//! whatever else is in the update. Validation, saving and signals are the [`Callbacks`]'s business: this module knows
+//! neither search nor metrics, and of files only the log.
 
 pub mod backend;
 pub mod best;

@@ -98,8 +98,8 @@ impl Optimizer {
         })
     }
 
-    /// Freezes some parts of the model: the caller is to clear their gradients ([`Self::frozen`]), so that Adam, whose moments
-    /// for them are zero, does not move them.
+    /// Freezes some parts of the model: the caller is to clear their gradients ([`Self::frozen`]), so that Adam, whose
+    /// moments for them are zero, does not move them.
     pub fn freeze(&mut self, parts: &[String]) -> Result<()> {
         if parts.is_empty() {
             return Ok(());
@@ -161,8 +161,8 @@ impl Optimizer {
         AdamStep { learning_rate, betas, eps, weight_decay, update }
     }
 
-    /// The average, where there is one, and its decay at an update: short runs would be dominated by the initial values,
-    /// so the decay grows with the number of updates.
+    /// The average, where there is one, and its decay at an update: short runs would be dominated by the initial
+    /// values, so the decay grows with the number of updates.
     fn average_at(&self, update: u64) -> Option<(&Tensor, f64)> {
         let at = |decay: f64| decay.min((1 + update) as f64 / (10 + update) as f64);
         self.average.as_ref().map(|(average, decay)| (average, at(*decay)))
@@ -194,7 +194,8 @@ impl Optimizer {
         backend.is_finite(&tensors.collect::<Vec<_>>())
     }
 
-    /// Replaces the parameters by those the model is judged by; returns what [`Optimizer::end_model_values`] brings back.
+    /// Replaces the parameters by those the model is judged by; returns what [`Optimizer::end_model_values`] brings
+    /// back.
     pub fn begin_model_values(&self) -> Result<Option<Tensor>> {
         let Some((average, _)) = &self.average else { return Ok(None) };
         let values = self.parameters.values();

@@ -5,8 +5,8 @@
 //!                                                 └→ next             not made → those behind it are queued again
 //! ```
 //!
-//! Nothing is queued behind an update that is followed by validation, a checkpoint or the end, so a run, its log and its
-//! checkpoints are the same as with one update at a time.
+//! Nothing is queued behind an update that is followed by validation, a checkpoint or the end, so a run, its log and
+//! its checkpoints are the same as with one update at a time.
 
 use std::collections::VecDeque;
 
@@ -99,8 +99,8 @@ fn training(seed: u64, step: u64, pass: u64) -> Mode {
     Mode::training(rng::key(seed, "dropout", &[step, pass]))
 }
 
-/// Goes forward and back over a batch and discards the result, so that a lack of memory shows before the run begins. Returns
-/// the state of a start that knows what fits.
+/// Goes forward and back over a batch and discards the result, so that a lack of memory shows before the run begins.
+/// Returns the state of a start that knows what fits.
 pub fn rehearse(backend: &mut dyn Backend, batch: Batch, padding: u32, config: &TrainConfig) -> Result<Session> {
     let mut session = Session::default();
     let work = |batches: &[Batch]| {
@@ -113,8 +113,8 @@ pub fn rehearse(backend: &mut dyn Backend, batch: Batch, padding: u32, config: &
 }
 
 impl Trainer<'_> {
-    /// Fills the gradients with those of the batches of update `step`, in parts where they do not fit into memory. Returns
-    /// the parts; `None` where a signal `stops` it between two of them.
+    /// Fills the gradients with those of the batches of update `step`, in parts where they do not fit into memory.
+    /// Returns the parts; `None` where a signal `stops` it between two of them.
     fn go_over(&mut self, batches: Vec<Batch>, step: u64, stops: &dyn Fn() -> bool) -> Result<Option<Vec<Batch>>> {
         let Self { backend, session, config, log, padding, .. } = self;
         let of_targets = (*padding, config.label_smoothing);
@@ -156,7 +156,8 @@ impl Trainer<'_> {
             && !self.profiler.as_ref().is_some_and(|profiler| profiler.begins_after(under_way))
     }
 
-    /// Draws the data of an update: `accumulate` micro-batches; `None` when the data are at their end, or a signal comes.
+    /// Draws the data of an update: `accumulate` micro-batches; `None` when the data are at their end, or a signal
+    /// comes.
     fn draw(&mut self, callbacks: &dyn Callbacks, batches: &mut Batches) -> Result<Option<Drawn>> {
         if let Some(drawn) = self.pipeline.again.pop_front() {
             return Ok(Some(drawn));
@@ -176,8 +177,8 @@ impl Trainer<'_> {
     }
 
     /// Queues an update; `false` when the data are at their end, or a signal comes before its batches are through:
-    /// `state.sampler` has not advanced past these, so that a resumed run draws them again. Where its loss or gradient turns
-    /// out not to be finite, neither it nor those queued behind it move the parameters.
+    /// `state.sampler` has not advanced past these, so that a resumed run draws them again. Where its loss or gradient
+    /// turns out not to be finite, neither it nor those queued behind it move the parameters.
     fn queue(&mut self, callbacks: &dyn Callbacks, batches: &mut Batches) -> Result<bool> {
         let step = self.pipeline.queued.back().map_or(self.state.step, |last| last.step) + 1;
         let Some(Drawn { batches, position }) = self.draw(callbacks, batches)? else { return Ok(false) };
@@ -201,8 +202,8 @@ impl Trainer<'_> {
         schedule::learning_rate(schedule, self.model.config().d_model, step, lowered) * self.state.health.rate
     }
 
-    /// Waits for the oldest update in flight, if there is one, and notes its outcome in the state. If it was not made, only the
-    /// position in the data changes, and those queued behind it will be queued again.
+    /// Waits for the oldest update in flight, if there is one, and notes its outcome in the state. If it was not made,
+    /// only the position in the data changes, and those queued behind it will be queued again.
     pub(super) fn settle(&mut self) -> Result<Option<Update>> {
         let Some(queued) = self.pipeline.queued.pop_front() else { return Ok(None) };
         let outcome = self.backend.outcome()?;

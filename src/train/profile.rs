@@ -48,8 +48,8 @@ impl Profiler {
         Ok(())
     }
 
-    /// Ends counting, unless [`Self::stop`] has, and measures the machine, or the backend's device; `None` if there was nothing to
-    /// count.
+    /// Ends counting, unless [`Self::stop`] has, and measures the machine, or the backend's device; `None` if there was
+    /// nothing to count.
     pub fn finish(mut self, backend: &mut dyn Backend) -> Result<Option<Profile>> {
         if self.counted.is_none() {
             self.stop(backend)?;
@@ -135,8 +135,8 @@ impl Profile {
         self.entries.iter().filter(|e| e.level == Level::Reference).map(|e| e.name).collect()
     }
 
-    /// The least time of an update on a device, in seconds, where work that was timed runs one after the other: its arithmetic
-    /// and its bytes at the measured rates. `None` on a processor.
+    /// The least time of an update on a device, in seconds, where work that was timed runs one after the other: its
+    /// arithmetic and its bytes at the measured rates. `None` on a processor.
     pub fn floor(&self) -> Option<f64> {
         let counted = self.entries.iter().filter(|entry| entry.level == Level::Operation);
         let least: f64 = counted.map(|entry| self.machine.least(&entry.work)).sum();

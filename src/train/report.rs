@@ -108,8 +108,8 @@ impl Trainer<'_> {
         self.state.window = Window { since: self.state.seconds, ..Window::default() };
     }
 
-    /// Tells of a validation; the state has taken note of its standing among those before. Afterwards the clock's time is that of
-    /// the state.
+    /// Tells of a validation; the state has taken note of its standing among those before. Afterwards the clock's time
+    /// is that of the state.
     pub(super) fn tell_validation(&mut self, result: &Validation, standing: Standing, clock: &Clock) {
         let (step, better) = (self.state.step, standing.is_best());
         let ValidConfig { metric, patience, patience_after, .. } = *self.valid;

@@ -43,8 +43,8 @@ pub enum ScheduleConfig {
         #[serde(default)]
         warmup: u64,
     },
-    /// `learning_rate`, multiplied with `factor` whenever `patience` validations in a row have brought no improvement of
-    /// `valid.metric` (as Sockeye's plateau-reduce).
+    /// `learning_rate`, multiplied with `factor` whenever `patience` validations in a row have brought no improvement
+    /// of `valid.metric` (as Sockeye's plateau-reduce).
     Plateau {
         /// The rate at first.
         learning_rate: f64,

@@ -16,8 +16,8 @@ use crate::train::{TrainConfig, ValidConfig};
 
 /// State of a run after an update.
 ///
-/// Random numbers come from a counter-based generator ([`crate::rng`]), keyed by the seed, the update and what they are for:
-/// beside the seed it has no state of its own.
+/// Random numbers come from a counter-based generator ([`crate::rng`]), keyed by the seed, the update and what they are
+/// for: beside the seed it has no state of its own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainState {

@@ -1,5 +1,5 @@
-//! An emulated GPU on the processor: the kernels of `src/gpu/kernels`, compiled as C++ against `tests/emulator/emulated.h`,
-//! and matrix products as plain loops.
+//! An emulated GPU on the processor: the kernels of `src/gpu/kernels`, compiled as C++ against
+//! `tests/emulator/emulated.h`, and matrix products as plain loops.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::{CString, OsStr, c_char, c_int, c_void};

@@ -59,7 +59,8 @@ struct State {
     revisions: BTreeMap<String, BTreeMap<String, String>>,
     /// Files by repository and commit.
     files: BTreeMap<(String, String), BTreeMap<String, Vec<u8>>>,
-    /// By the former names of repositories: the status of the redirect, the host that it names, if any, and the present name.
+    /// By the former names of repositories: the status of the redirect, the host that it names, if any, and the
+    /// present name.
     renamed: BTreeMap<String, (u16, String, String)>,
     /// The token that each gated repository needs.
     gated: BTreeMap<String, String>,

@@ -32,7 +32,8 @@ pub fn skipped(test: &str, why: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {why}");
 }
 
-/// Whether this process, and so its children, ignores a signal: SIGHUP under `nohup`, SIGINT in the background of a script.
+/// Whether this process, and so its children, ignores a signal: SIGHUP under `nohup`, SIGINT in the background of a
+/// script.
 pub fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -40,8 +41,8 @@ pub fn is_ignored(signal: i32) -> bool {
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// Whether a test of several precisions has to leave one out, which it then reports: where the processor has no bf16, `mt`
-/// computes in f32, which such a test tries anyway.
+/// Whether a test of several precisions has to leave one out, which it then reports: where the processor has no bf16,
+/// `mt` computes in f32, which such a test tries anyway.
 pub fn lacks(precision: &str, test: &str) -> bool {
     let lacks = precision == "bf16" && !Precision::Bf16.is_native();
     if lacks {
@@ -61,8 +62,8 @@ pub fn relative_error(a: &[f32], b: &[f32]) -> f64 {
     if largest == 0.0 { difference } else { difference / largest }
 }
 
-/// Whether a parameter's gradient is zero in theory: a key projection's bias adds the same to all scores of a query, unless
-/// keys are rotated afterwards.
+/// Whether a parameter's gradient is zero in theory: a key projection's bias adds the same to all scores of a query,
+/// unless keys are rotated afterwards.
 pub fn is_idle(name: &str, config: &ModelConfig) -> bool {
     let turned = config.positions == PositionKind::Rotary && name.contains("self_attn");
     name.ends_with("k_proj.bias") && !turned

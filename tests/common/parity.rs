@@ -36,8 +36,8 @@ pub fn flat(tensor: &Tensor) -> Vec<f32> {
     tensor.flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// Compares encoder states, logits, loss and the gradient of every parameter of `model` with `golden`. Prints one row of
-/// docs/parity.md.
+/// Compares encoder states, logits, loss and the gradient of every parameter of `model` with `golden`. Prints one row
+/// of docs/parity.md.
 pub fn check(case: &str, golden: &Golden, model: &Transformer, implementation: Implementation) {
     let mode = Mode { training: Some(0), implementation };
     let (source, target) = (golden.sequences("source"), golden.sequences("target_input"));

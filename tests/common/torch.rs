@@ -1,7 +1,7 @@
 //! A PyTorch module around `torch.nn.Transformer`, from its `state_dict` saved as safetensors (docs/parity.md).
 //!
-//! PyTorch has queries, keys and values in one matrix `in_proj_weight` [3·D, D]; ours are adjacent and in the same order, so
-//! the matrix can be copied as it is. Norms are numbered by their order in the layer.
+//! PyTorch has queries, keys and values in one matrix `in_proj_weight` [3·D, D]; ours are adjacent and in the same
+//! order, so the matrix can be copied as it is. Norms are numbered by their order in the layer.
 
 use std::path::Path;
 
@@ -21,8 +21,8 @@ pub struct Names<'a> {
     pub output: &'a str,
 }
 
-/// Fills `flat`, with parameters at the places in `layout`, from a `state_dict`. The model must be one that `nn.Transformer` can
-/// be: `final_norm`, attention with biases and heads of D/H, `tie = "none"`, no learned positions.
+/// Fills `flat`, with parameters at the places in `layout`, from a `state_dict`. The model must be one that
+/// `nn.Transformer` can be: `final_norm`, attention with biases and heads of D/H, `tie = "none"`, no learned positions.
 ///
 /// # Errors
 /// As [`load_into`]: every tensor that is missing, left over or of another shape is named. A parameter that

@@ -125,7 +125,8 @@ fn sessions_do_not_disturb_each_other() {
     assert!(total > 0.5 && total < 1.0, "{total}");
 }
 
-/// The best continuations of rows of logits, with ties, rows longer than one thread's share, and all kinds of exclusions.
+/// The best continuations of rows of logits, with ties, rows longer than one thread's share, and all kinds of
+/// exclusions.
 #[test]
 fn the_best_continuations() {
     let (queue, vocabulary, stride, k) = (device().1, 4099, 4104, 5);

@@ -8,8 +8,8 @@ use crate::common::emulator::{device, get, put, to_bf16};
 
 const SMOOTHING: f32 = 0.1;
 
-/// Smoothed loss times weight, negative log-likelihood, and gradient of the former for a row, by definition, over all tokens but
-/// one.
+/// Smoothed loss times weight, negative log-likelihood, and gradient of the former for a row, by definition, over all
+/// tokens but one.
 fn by_definition(x: &[f64], label: usize, weight: f64, left_out: Option<u32>) -> (f64, f64, Vec<f64>) {
     if let Some(token) = left_out.map(|token| token as usize) {
         let others = [&x[..token], &x[token + 1..]].concat();
@@ -27,9 +27,10 @@ fn by_definition(x: &[f64], label: usize, weight: f64, left_out: Option<u32>) ->
     (weight * ((1.0 - smoothing) * nll + smoothing * uniform), nll, gradient)
 }
 
-/// Vocabularies that need one access by a few threads, that need several by all, that are no multiple of eight, the largest that
-/// half of the warps keep in registers as bf16 and one more, and one that does not fit there. In one row, logits are hundreds
-/// away from zero. A token that is left out has the largest logit of all; the last one may be alone in its thread.
+/// Vocabularies that need one access by a few threads, that need several by all, that are no multiple of eight, the
+/// largest that half of the warps keep in registers as bf16 and one more, and one that does not fit there. In one row,
+/// logits are hundreds away from zero. A token that is left out has the largest logit of all; the last one may be alone
+/// in its thread.
 #[test]
 fn the_smoothed_loss_is_its_definition() {
     let queue = device().1;

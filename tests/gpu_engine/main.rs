@@ -1,5 +1,5 @@
-//! The GPU engine and its kernels, compared with the processor's fused kernels: on the device that `MT_TEST_DEVICE` names
-//! (cuda, cuda:1), else on the emulator.
+//! The GPU engine and its kernels, compared with the processor's fused kernels: on the device that `MT_TEST_DEVICE`
+//! names (cuda, cuda:1), else on the emulator.
 
 mod attention;
 #[path = "../common/mod.rs"]
@@ -119,9 +119,9 @@ fn loss_and_gradients_are_the_processor_s() {
     }
 }
 
-/// bf16 has eight significant bits, and activations are rounded as well as factors: the gradient still points the same way
-/// as that of float32 (measured cosines: 0.9988 to 0.99997, and 0.990 for the worst single parameter), whoever computes the
-/// products.
+/// bf16 has eight significant bits, and activations are rounded as well as factors: the gradient still points the same
+/// way as that of float32 (measured cosines: 0.9988 to 0.99997, and 0.990 for the worst single parameter), whoever
+/// computes the products.
 #[test]
 fn bf16_follows_f32() {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();

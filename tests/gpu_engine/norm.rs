@@ -1,5 +1,5 @@
-//! The kernels of norms and residual sums on their own, for rows of every width: there is one form for rows that fit into
-//! registers, in three sizes, and one for others.
+//! The kernels of norms and residual sums on their own, for rows of every width: there is one form for rows that fit
+//! into registers, in three sizes, and one for others.
 
 use mt::gpu::launch::{Kernels, NormArgument, Side};
 use mt::gpu::queue::{Address, Number, Queue};

@@ -241,8 +241,8 @@ fn weight_gradients(queue: &Arc<dyn Queue>, all: &[[usize; 3]]) {
     }
 }
 
-/// Less than a block in every direction, exactly one, more than one; fewer steps than are fetched ahead, as many, and more: of
-/// weight gradients, the first size is the number of terms.
+/// Less than a block in every direction, exactly one, more than one; fewer steps than are fetched ahead, as many, and
+/// more: of weight gradients, the first size is the number of terms.
 const SIZES: [[usize; 3]; 7] =
     [[1, 8, 8], [64, 64, 32], [70, 72, 40], [131, 24, 200], [16, 136, 512], [65, 128, 128], [100, 16, 72]];
 

@@ -58,8 +58,8 @@ fn joints(queue: &Arc<dyn Queue>, [m, n, k]: [usize; 3], kind: NormKind, rate: f
     }
 }
 
-/// As between sub-layers with post-norm, where the product is added to a gradient, or with pre-norm, where the gradient of the
-/// stream is added to the norm's, in place.
+/// As between sub-layers with post-norm, where the product is added to a gradient, or with pre-norm, where the gradient
+/// of the stream is added to the norm's, in place.
 #[allow(clippy::too_many_arguments)]
 fn compare(
     queue: &Arc<dyn Queue>,

@@ -290,8 +290,8 @@ fn a_model_that_was_found_may_be_removed_by_training() {
     assert_says(&verify(&located.directory).unwrap_err(), &gone);
 }
 
-/// What verifying the checkpoint that is newest at the beginning of a look gives, and the number of looks. At the first `unlucky`
-/// ones, training replaces it before it is verified.
+/// What verifying the checkpoint that is newest at the beginning of a look gives, and the number of looks. At the first
+/// `unlucky` ones, training replaces it before it is verified.
 fn looked(unlucky: u64) -> (Result<bool>, u64) {
     let run = tempfile::tempdir().unwrap();
     let replace = |step| {

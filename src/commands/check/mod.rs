@@ -5,8 +5,8 @@
 //!               → device, memory → what training will take (`outlook`)
 //! ```
 //!
-//! Only a wrong configuration ends the check. All other errors are gathered in a `report`, and whatever does not depend on
-//! what is wrong is looked at all the same.
+//! Only a wrong configuration ends the check. All other errors are gathered in a `report`, and whatever does not depend
+//! on what is wrong is looked at all the same.
 
 mod existing;
 mod outlook;
@@ -38,8 +38,8 @@ use existing::Existing;
 use outlook::Outlook;
 use report::{Report, errors_json};
 
-/// Looks for everything that can be known to be wrong before training: in the configuration, the text, a run that already
-/// exists, the vocabulary, the device, and the memory and time needed.
+/// Looks for everything that can be known to be wrong before training: in the configuration, the text, a run that
+/// already exists, the vocabulary, the device, and the memory and time needed.
 pub(super) fn run(args: &RunArgs, common: &Common) -> Result<()> {
     let mut output = Output::open(None)?;
     let training = match Training::load(args, common) {
@@ -135,7 +135,8 @@ impl Training {
         texts
     }
 
-    /// Checks the run that is there already, the vocabulary, the device and the memory, and looks at what training will take.
+    /// Checks the run that is there already, the vocabulary, the device and the memory, and looks at what training will
+    /// take.
     fn check_prospects(&self, texts: &Texts, report: &mut Report) {
         report.existing = Existing::find(&self.run, &self.config, &|error, key| self.request.locate(error, key));
         let prepared = self.prepare(texts, report);
@@ -156,9 +157,9 @@ impl Training {
         }
     }
 
-    /// The text as training reads it, with warnings: if the existing run can be continued, as it would be for that, else as
-    /// at the beginning. If anything is wrong already, nothing is prepared, and only tokenizers that need not be learnt are
-    /// looked at.
+    /// The text as training reads it, with warnings: if the existing run can be continued, as it would be for that,
+    /// else as at the beginning. If anything is wrong already, nothing is prepared, and only tokenizers that need
+    /// not be learnt are looked at.
     fn prepare(&self, texts: &Texts, report: &mut Report) -> Option<(Data, Vec<String>)> {
         let config = &self.config;
         let saved = report.existing.as_mut().and_then(|existing| existing.tokenizers.take());

@@ -149,8 +149,8 @@ fn of_short_training(config: &Config, updates: u64) -> Vec<String> {
     warnings
 }
 
-/// A warning about a learning rate that is far above those with which Transformers have been trained: 0.0007 at the paper's peak,
-/// and about 0.005 for small models.
+/// A warning about a learning rate that is far above those with which Transformers have been trained: 0.0007 at the
+/// paper's peak, and about 0.005 for small models.
 fn of_high_rate(config: &Config, updates: Option<u64>) -> Option<String> {
     const HIGH: f64 = 0.05;
     let peak = config.train.schedule.warmup().max(1).min(updates.unwrap_or(u64::MAX));

@@ -5,8 +5,8 @@ use crate::console::warning;
 use crate::error::Result;
 use crate::metrics::{BleuOptions, ChrfOptions, Metric, Smooth, TerOptions};
 
-/// How BLEU is computed: by the flags, and by `unsaid` for flags not given. For single sentences, n-gram orders longer than
-/// the sentence do not count.
+/// How BLEU is computed: by the flags, and by `unsaid` for flags not given. For single sentences, n-gram orders longer
+/// than the sentence do not count.
 ///
 /// # Errors
 /// An option is impossible; exit code 2.
@@ -24,8 +24,8 @@ fn wants_bleu(args: &MetricArgs) -> bool {
     args.bleu || !(args.chrf || args.ter || args.ppl)
 }
 
-/// Warns of BLEU's flags if it is not computed: they have no effect then, as in sacrebleu. But a report always compares words
-/// as BLEU does: as its tokenizer splits them, and with or without case.
+/// Warns of BLEU's flags if it is not computed: they have no effect then, as in sacrebleu. But a report always compares
+/// words as BLEU does: as its tokenizer splits them, and with or without case.
 pub(super) fn tell_idle(args: &MetricArgs, has_report: bool) {
     if wants_bleu(args) {
         return;
@@ -53,8 +53,8 @@ pub(super) fn case_note(args: &MetricArgs, unsaid: &BleuOptions, systems: usize)
     (unsaid.lowercase && !ignoring.is_empty()).then_some(what)
 }
 
-/// The metrics in the order of the output: BLEU, chrF, TER; BLEU if none is asked for. chrF, too, ignores case if `unsaid`
-/// does.
+/// The metrics in the order of the output: BLEU, chrF, TER; BLEU if none is asked for. chrF, too, ignores case if
+/// `unsaid` does.
 pub(super) fn chosen(args: &MetricArgs, bleu: BleuOptions, unsaid: &BleuOptions) -> Vec<Box<dyn Metric>> {
     // All by name, so that none is forgotten here; `wants_bleu`, `tell_idle` and `case_note` look at some of them, too.
     let MetricArgs {

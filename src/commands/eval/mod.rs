@@ -167,7 +167,8 @@ struct CountedText<'a> {
 }
 
 impl CountedText<'_> {
-    /// Word frequencies, and the name of the text they are from: the named one, else the training text, else the references.
+    /// Word frequencies, and the name of the text they are from: the named one, else the training text, else the
+    /// references.
     fn frequencies(&self, references: &[String], bleu: &BleuOptions) -> (Frequencies, String) {
         if let Some(file) = &self.named {
             let mut counts = Frequencies::new();

@@ -46,8 +46,8 @@ struct OfSystem {
 }
 
 impl<'a> Report<'a> {
-    /// Analyses all systems, by the words of `bleu` and ignoring case if it does; `frequencies` are those of the words of a
-    /// text, with its name.
+    /// Analyses all systems, by the words of `bleu` and ignoring case if it does; `frequencies` are those of the words
+    /// of a text, with its name.
     pub(super) fn new(
         metrics: &[Box<dyn Metric>],
         sources: Option<&'a [String]>,

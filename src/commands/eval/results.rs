@@ -125,8 +125,8 @@ impl<'a> Results<'a> {
         self.metrics.is_empty()
     }
 
-    /// `{"bleu": {"score": …, …, "signature": …}, …}`, nothing rounded; for several systems a list of these, with the system's
-    /// name as `hyp`.
+    /// `{"bleu": {"score": …, …, "signature": …}, …}`, nothing rounded; for several systems a list of these, with the
+    /// system's name as `hyp`.
     pub(crate) fn json(&self) -> Value {
         let of_system = |system: usize| {
             let mut json = Map::new();

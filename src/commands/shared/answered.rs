@@ -25,8 +25,8 @@ pub(crate) struct AnsweredLines {
 }
 
 impl AnsweredLines {
-    /// Begins to count. SIGINT, SIGTERM, SIGHUP, SIGUSR1 or SIGXCPU now end the process between two writings, and how many lines `output` holds the
-    /// results of is said.
+    /// Begins to count. SIGINT, SIGTERM, SIGHUP, SIGUSR1 or SIGXCPU now end the process between two writings, and how
+    /// many lines `output` holds the results of is said.
     ///
     /// # Errors
     /// The system does not let the process listen for signals.
@@ -69,8 +69,8 @@ impl AnsweredLines {
         *self.warnings.lock().unwrap_or_else(PoisonError::into_inner) = warnings;
     }
 
-    /// Adds to an error of [`Self::write`] how far it came. Results of further lines may have been written, unless they were
-    /// `taken_back`.
+    /// Adds to an error of [`Self::write`] how far it came. Results of further lines may have been written, unless they
+    /// were `taken_back`.
     pub(crate) fn how_far(&self, error: Error, taken_back: bool) -> Error {
         let lines = self.lines.load(Ordering::Relaxed);
         let next = lines + 1;

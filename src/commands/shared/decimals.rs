@@ -1,7 +1,8 @@
 //! Log-probabilities and scores as text.
 
-/// A log-probability or score with six decimals; of a number below 0.1, as many as it takes for six digits that count, so that
-/// small numbers can be told apart and keep their order. Numbers below a millionth have an exponent (`-1.25000e-9`).
+/// A log-probability or score with six decimals; of a number below 0.1, as many as it takes for six digits that count,
+/// so that small numbers can be told apart and keep their order. Numbers below a millionth have an exponent
+/// (`-1.25000e-9`).
 pub(crate) fn decimals(value: f64) -> String {
     const DIGITS: usize = 6;
     // There is no negative zero in it.

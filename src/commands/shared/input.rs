@@ -16,8 +16,8 @@ use crate::file;
 
 /// Lines processed together: enough to batch by length, few enough to answer soon and to bound memory.
 const WINDOW: usize = 2000;
-/// From stdin, at first only this many, so that the first of a hundred lines does not wait for the last; twice as many each time,
-/// as long as lines come without a pause.
+/// From stdin, at first only this many, so that the first of a hundred lines does not wait for the last; twice as many
+/// each time, as long as lines come without a pause.
 const FIRST_WINDOW: usize = 64;
 /// Having waited longer than this for a line is a pause.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -53,8 +53,8 @@ enum Source {
 }
 
 impl Lines {
-    /// The arguments, each a line; if there are none, the file; if there is none either, stdin. There are prompts if stdin is
-    /// a terminal, and the user would see them. Each line gets the tag, if there is one.
+    /// The arguments, each a line; if there are none, the file; if there is none either, stdin. There are prompts if
+    /// stdin is a terminal, and the user would see them. Each line gets the tag, if there is one.
     pub(crate) fn open(arguments: &[OsString], input: Option<&Path>, tag: Option<&str>) -> Result<Self> {
         let named = input.filter(|path| *path != Path::new("-"));
         arguments.iter().for_each(|text| warn_of_path(text));
@@ -235,8 +235,8 @@ impl Oddities {
     }
 }
 
-/// Lines of a file or of stdin, plain or compressed, split on `\n` only; a byte order mark at the start is dropped. Bytes
-/// that are not UTF-8 become U+FFFD, and are counted.
+/// Lines of a file or of stdin, plain or compressed, split on `\n` only; a byte order mark at the start is dropped.
+/// Bytes that are not UTF-8 become U+FFFD, and are counted.
 pub(crate) struct Input {
     reader: Reader,
     name: String,
@@ -316,8 +316,8 @@ impl Input {
         Ok(Self { reader, name, started: false, count: 0, failed: None, oddities, document, is_json_expected: false })
     }
 
-    /// The next lines, at most `most` and a few megabytes; empty at the end. From stdin, only those that have already arrived,
-    /// but at least one: a program that writes a line and waits for its translation gets it.
+    /// The next lines, at most `most` and a few megabytes; empty at the end. From stdin, only those that have already
+    /// arrived, but at least one: a program that writes a line and waits for its translation gets it.
     pub(crate) fn lines(&mut self, most: usize) -> Result<Vec<String>> {
         const MOST_BYTES: usize = 4 << 20;
         self.start()?;

@@ -17,8 +17,8 @@ impl LineSummary {
         self.count += 1;
     }
 
-    /// The subject of a warning and its verb, out of `all` lines: "the line is", "1 of 9 lines (line 4) is", "2 of 9 lines (the
-    /// first is line 4) are". `None` without any.
+    /// The subject of a warning and its verb, out of `all` lines: "the line is", "1 of 9 lines (line 4) is", "2 of 9
+    /// lines (the first is line 4) are". `None` without any.
     pub(crate) fn subject(self, all: usize, noun: &str, [singular, plural]: [&str; 2]) -> Option<String> {
         let Self { first, count } = self;
         match (count, all) {

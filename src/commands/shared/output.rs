@@ -13,7 +13,8 @@ use crate::error::{Error, Result};
 use crate::escape::{harmless, harmless_json, in_one_line};
 use crate::file::{self, Folder, Staged};
 
-/// Where results go. If the reader of standard output goes away (`mt … | head`), that is not an error: further output is dropped.
+/// Where results go. If the reader of standard output goes away (`mt … | head`), that is not an error: further output
+/// is dropped.
 pub(crate) struct Output {
     writer: BufWriter<Box<dyn Write>>,
     name: String,
@@ -82,7 +83,8 @@ impl Output {
         if self.is_terminal { self.line(&in_one_line(&text)) } else { self.line(&text) }
     }
 
-    /// Lines that describe something, of which others may have chosen the names: never with what would command a terminal.
+    /// Lines that describe something, of which others may have chosen the names: never with what would command a
+    /// terminal.
     pub(crate) fn description(&mut self, text: &str) -> Result<()> {
         self.line(&harmless(text))
     }
@@ -106,8 +108,8 @@ impl Output {
         Ok(())
     }
 
-    /// Takes back what was written since the last flush, if this is a regular file. Returns whether it was taken back; then nothing
-    /// more is written.
+    /// Takes back what was written since the last flush, if this is a regular file. Returns whether it was taken back;
+    /// then nothing more is written.
     pub(crate) fn cut_back(&mut self) -> bool {
         let Some(file) = &self.file else { return false };
         // What is still in memory is not to be written behind the end.
@@ -252,14 +254,15 @@ fn refuse_packing(path: &Path) -> Result<()> {
     Err(error.help(format!("name it without .{extension}, or pipe it through {program}")))
 }
 
-/// The regular file of this name, if there is one. Anything else is not opened: opening a pipe waits for its other end, and
-/// takes it away from whoever opens it next.
+/// The regular file of this name, if there is one. Anything else is not opened: opening a pipe waits for its other end,
+/// and takes it away from whoever opens it next.
 fn regular_file(path: &Path) -> Option<Handle> {
     file::open_regular(path).and_then(Handle::from_file).ok()
 }
 
-/// Refuses an output that is also read: opening it would empty it, and a file to whose end the shell appends (`>>`) would
-/// never end. No `output`, or `-`, is stdout; `-` among `inputs` is stdin. Refuses one among the files of any run or model, too.
+/// Refuses an output that is also read: opening it would empty it, and a file to whose end the shell appends (`>>`)
+/// would never end. No `output`, or `-`, is stdout; `-` among `inputs` is stdin. Refuses one among the files of any run
+/// or model, too.
 pub(crate) fn refuse_inputs<'a>(output: Option<&Path>, inputs: impl IntoIterator<Item = &'a Path>) -> Result<()> {
     let output = output.filter(|path| *path != Path::new("-"));
     output.map_or(Ok(()), reserved::refuse)?;

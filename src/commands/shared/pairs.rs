@@ -45,8 +45,8 @@ impl Entry {
         self.fields.iter().flat_map(|field| field.split_whitespace()).any(is_it)
     }
 
-    /// The line with this text, and one more feature: at the end of its features, which are the first field with a name such as
-    /// `LogProb=` or, without any, the one after the text if that is empty; or as a field of its own.
+    /// The line with this text, and one more feature: at the end of its features, which are the first field with a name
+    /// such as `LogProb=` or, without any, the one after the text if that is empty; or as a field of its own.
     pub(crate) fn with(&self, text: &str, name: &str, value: &str) -> String {
         let mut fields = self.fields.clone();
         let is_free = |fields: &[String]| fields.first().is_some_and(String::is_empty);
@@ -64,8 +64,8 @@ fn has_names(field: &str) -> bool {
     field.split_whitespace().any(|word| word.len() > 1 && word.ends_with('='))
 }
 
-/// How many of the fields after the number are the text, which may have separators in it: all before the features, but for an
-/// alignment; without features, all before alignments and numbers at the end. `None` if there is no field.
+/// How many of the fields after the number are the text, which may have separators in it: all before the features, but
+/// for an alignment; without features, all before alignments and numbers at the end. `None` if there is no field.
 fn words_of_text(fields: &[String]) -> Option<usize> {
     let all = |field: &str, is_it: &dyn Fn(&str) -> bool| field.split_whitespace().all(is_it);
     let is_link =

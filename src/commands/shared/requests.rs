@@ -162,7 +162,8 @@ impl Window {
     }
 }
 
-/// Lines with their prefixes. `path` is the file of prefixes, `name` that of the lines, `first` the number of the first of them.
+/// Lines with their prefixes. `path` is the file of prefixes, `name` that of the lines, `first` the number of the first
+/// of them.
 fn with_prefixes(lines: Vec<String>, input: &mut Input, (path, name, first): (&Path, &Path, usize)) -> Result<Window> {
     let uneven = |short: &Path, long: &Path, count: usize| {
         let what = format!("{} ends after line {count}, but {} goes on", short.display(), long.display());
@@ -192,8 +193,8 @@ fn with_prefixes(lines: Vec<String>, input: &mut Input, (path, name, first): (&P
     Ok(window)
 }
 
-/// The texts of JSON lines, with the tag in front, and what is demanded of their translations. `first` is the number of the
-/// first line of the file `name`.
+/// The texts of JSON lines, with the tag in front, and what is demanded of their translations. `first` is the number of
+/// the first line of the file `name`.
 fn of_json(lines: Vec<String>, tag: Option<&str>, (name, first): (&Path, usize)) -> Window {
     const HELP: &str =
         r#"each line is an object: {"text": "…"}, and if wanted "must": ["…"], "avoid": ["…"], "prefix": "…""#;

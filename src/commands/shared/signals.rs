@@ -1,5 +1,5 @@
-//! Signals: those that ask training to stop, which then saves; and those that end any other command, which then says how far it
-//! has come.
+//! Signals: those that ask training to stop, which then saves; and those that end any other command, which then says
+//! how far it has come.
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -36,8 +36,8 @@ pub(crate) fn end_the_first_process() {
     }
 }
 
-/// Listens for SIGINT, SIGTERM, SIGHUP, and for SIGUSR1 and SIGXCPU, which batch systems and limits send some time before the end.
-/// The first signal asks for a clean stop, a later one ends the process at once.
+/// Listens for SIGINT, SIGTERM, SIGHUP, and for SIGUSR1 and SIGXCPU, which batch systems and limits send some time
+/// before the end. The first signal asks for a clean stop, a later one ends the process at once.
 pub(crate) struct Signals {
     /// The first signal; 0 before it.
     first: Arc<AtomicI32>,
@@ -46,8 +46,9 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Starts listening; says `first` at the first signal and `second` at one that ends the process. A SIGHUP that is ignored, as
-    /// under `nohup`, stays so; a SIGINT that is ignored, as in the background of a script, does not: whoever sends it means it.
+    /// Starts listening; says `first` at the first signal and `second` at one that ends the process. A SIGHUP that is
+    /// ignored, as under `nohup`, stays so; a SIGINT that is ignored, as in the background of a script, does not:
+    /// whoever sends it means it.
     pub(crate) fn register([first_says, second_says]: [&'static str; 2]) -> Result<Self> {
         let failed = |error: std::io::Error| Error::failure(format!("cannot listen for signals: {error}"));
         if let Some(ends) = ENDS.get() {
@@ -106,8 +107,8 @@ impl Stop for Signals {
     }
 }
 
-/// Calls `tell` with whether it is another one than SIGINT when SIGINT, SIGTERM, SIGHUP, SIGUSR1 or SIGXCPU arrives, on a thread of
-/// its own, and then ends the process.
+/// Calls `tell` with whether it is another one than SIGINT when SIGINT, SIGTERM, SIGHUP, SIGUSR1 or SIGXCPU arrives, on
+/// a thread of its own, and then ends the process.
 /// A signal that is ignored, as SIGINT is in the background of a script, stays so.
 ///
 /// The command may be over at the same time, as when Ctrl-C also ends who writes its input: see [`await_the_end`].
@@ -138,8 +139,8 @@ fn start(listen: impl FnOnce() + Send + 'static) -> Result<()> {
     thread.map(drop).map_err(|error| Error::thread("listens for signals", error))
 }
 
-/// If a signal has arrived that [`at_the_end`] tells of, waits until that ends the process. To be called when a command is over,
-/// before anything is said of how it went.
+/// If a signal has arrived that [`at_the_end`] tells of, waits until that ends the process. To be called when a command
+/// is over, before anything is said of how it went.
 pub(crate) fn await_the_end() {
     let since = Instant::now();
     while ARRIVED.get().is_some_and(|arrived| arrived.load(Ordering::Relaxed)) && since.elapsed() < LAST_WORDS {
@@ -147,8 +148,9 @@ pub(crate) fn await_the_end() {
     }
 }
 
-/// Ends the process as this signal asks, at once. On a terminal, Ctrl-C ends it by the signal itself: a shell then also ends
-/// the loop that it is part of, which it would go on with after an exit code. Elsewhere, whoever waits for the process gets the code.
+/// Ends the process as this signal asks, at once. On a terminal, Ctrl-C ends it by the signal itself: a shell then also
+/// ends the loop that it is part of, which it would go on with after an exit code. Elsewhere, whoever waits for the
+/// process gets the code.
 pub(crate) fn end_by(signal: i32) -> ! {
     if signal == SIGINT && is_on_a_terminal() {
         let _ = signal_hook::low_level::emulate_default_handler(signal);

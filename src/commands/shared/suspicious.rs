@@ -35,7 +35,8 @@ pub(crate) struct SuspiciousLines {
     tokens: usize,
     /// Their id.
     unk_id: u32,
-    /// Which source tokens the shortlist has translations of, if there is one, and of how many of all tokens it has none.
+    /// Which source tokens the shortlist has translations of, if there is one, and of how many of all tokens it has
+    /// none.
     listed: Option<Vec<bool>>,
     unlisted: usize,
     /// The tags of the model's vocabulary, and translations that contain one.
@@ -91,7 +92,8 @@ impl SuspiciousLines {
         }
     }
 
-    /// Takes note that the line counted last was longer than those the model was trained on, and yet translated in one part.
+    /// Takes note that the line counted last was longer than those the model was trained on, and yet translated in one
+    /// part.
     pub(crate) fn count_whole(&mut self) {
         self.whole.add(self.lines);
     }

@@ -14,7 +14,8 @@ pub(crate) fn is_read_as_text(tag: &str, tokenizer: &Tokenizer) -> bool {
     tokenizer.language_tags().is_empty() && unknown_word(tag, tokenizer).is_some_and(|word| !is_piece(word))
 }
 
-/// Refuses a `--tag` that the model does not know. A model without tags reads it as text, word by word, of which this warns.
+/// Refuses a `--tag` that the model does not know. A model without tags reads it as text, word by word, of which this
+/// warns.
 pub(crate) fn check_flag(tag: Option<&str>, tokenizer: &Tokenizer) -> Result<()> {
     let Some(word) = tag.and_then(|tag| unknown_word(tag, tokenizer)) else { return Ok(()) };
     let known = tokenizer.language_tags();

@@ -23,9 +23,9 @@ use crate::run::validator::Validator;
 use crate::run::{compare, directory, restore, resume};
 use crate::train::memory;
 
-/// Prints the resolved configuration, parameters, corpus statistics, batches per epoch and estimated memory. `saved` are the
-/// configuration and the tokenizers of the run that would be continued, whose text is compared; any other existing run is
-/// replaced if `--overwrite` says so.
+/// Prints the resolved configuration, parameters, corpus statistics, batches per epoch and estimated memory. `saved`
+/// are the configuration and the tokenizers of the run that would be continued, whose text is compared; any other
+/// existing run is replaced if `--overwrite` says so.
 pub(super) fn print(
     run: &Path,
     config: &Config,

@@ -160,8 +160,8 @@ fn has_markup(text: &str) -> bool {
     })
 }
 
-/// Whether the text holds characters whose Windows-1252 bytes are the UTF-8 of a letter: a lead byte and what must follow
-/// it.
+/// Whether the text holds characters whose Windows-1252 bytes are the UTF-8 of a letter: a lead byte and what must
+/// follow it.
 fn is_misread(text: &str) -> bool {
     let mut bytes = Vec::new();
     for c in text.chars() {

@@ -6,9 +6,9 @@
 //!                                 → what the corpus shows (`shift`; duplicates, pairs of the validation and test set)
 //! ```
 //!
-//! Languages are learnt from the corpora themselves: which words are mostly on one side, and which on the other (`words`),
-//! over all corpora of a configuration, so that one with exchanged sides stands out. So text is read twice; of a pair that has been
-//! looked at, only its hash and its lengths are kept.
+//! Languages are learnt from the corpora themselves: which words are mostly on one side, and which on the other
+//! (`words`), over all corpora of a configuration, so that one with exchanged sides stands out. So text is read twice;
+//! of a pair that has been looked at, only its hash and its lengths are kept.
 
 mod line;
 mod pair;
@@ -357,8 +357,8 @@ pub struct PairCheck<'c> {
 }
 
 impl<'c> PairCheck<'c> {
-    /// `scripts` are those of the corpus, and `words` tells the languages apart. `seen` holds the pairs of earlier corpora, to find
-    /// duplicates and held-out pairs in training text; the pairs of this one are added to it.
+    /// `scripts` are those of the corpus, and `words` tells the languages apart. `seen` holds the pairs of earlier
+    /// corpora, to find duplicates and held-out pairs in training text; the pairs of this one are added to it.
     pub fn new(scripts: Scripts, words: &'c Words, is_training: bool, seen: &'c mut Seen) -> Self {
         Self {
             languages: Languages { scripts, words },

@@ -1,7 +1,8 @@
-//! Whether two sides are shifted against each other: a line lost or added on one side, and every pair after it is wrong.
+//! Whether two sides are shifted against each other: a line lost or added on one side, and every pair after it is
+//! wrong.
 //!
-//! Lengths show it, in any two languages: a translation of a long line is long. In blocks of lines the correlation of the
-//! lengths is high where lines belong together, and near 0 where they do not.
+//! Lengths show it, in any two languages: a translation of a long line is long. In blocks of lines the correlation of
+//! the lengths is high where lines belong together, and near 0 where they do not.
 
 use std::ops::Range;
 
@@ -17,8 +18,8 @@ const RUN: usize = 3 * BLOCK;
 const LOST: usize = 1000;
 /// How often larger offsets are tried in a corpus: they take long.
 const RUNS: usize = 20;
-/// Lines belong nowhere if their lengths have at most this correlation with those opposite. (That of shifted lines may be higher
-/// by far, where neighbours are of similar length: 0.25 in Multi30k, in some blocks 0.5.)
+/// Lines belong nowhere if their lengths have at most this correlation with those opposite. (That of shifted lines may
+/// be higher by far, where neighbours are of similar length: 0.25 in Multi30k, in some blocks 0.5.)
 const APART: f64 = 0.2;
 /// Lines belong together if their correlation is at least this, …
 const TOGETHER: f64 = 0.5;
@@ -136,7 +137,8 @@ impl Lengths {
         shifted.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, offset)| offset)
     }
 
-    /// Where the lines of a run belong that have nothing to do with those opposite; lines before `before` belong elsewhere.
+    /// Where the lines of a run belong that have nothing to do with those opposite; lines before `before` belong
+    /// elsewhere.
     fn far(&self, run: &Range<usize>, before: usize) -> Option<Shift> {
         let Range { start, end } = *run;
         let opposite = self.correlation(start, end, 0)?.0;
@@ -187,8 +189,8 @@ impl Lengths {
         Some(if spread > 1e-9 { (sum(&|a, b| a * b) / spread, pairs.len()) } else { (0.0, pairs.len()) })
     }
 
-    /// The line at which a shift by `offset` begins: before it, opposite lines differ less in length; from it on, shifted lines
-    /// do. Source lines that lie between, because their translations were lost, belong to the shift.
+    /// The line at which a shift by `offset` begins: before it, opposite lines differ less in length; from it on,
+    /// shifted lines do. Source lines that lie between, because their translations were lost, belong to the shift.
     fn beginning(&self, from: usize, end: usize, offset: isize) -> usize {
         // Lines before this one have none that far back.
         let first = offset.min(0).unsigned_abs();
@@ -203,7 +205,8 @@ impl Lengths {
         change(lost, |i| self.difference(i, 0) - middle)
     }
 
-    /// How much more than usual line i of the source and line i + offset of the target differ in length; 0 if there is none.
+    /// How much more than usual line i of the source and line i + offset of the target differ in length; 0 if there is
+    /// none.
     fn difference(&self, i: usize, offset: isize) -> f64 {
         let opposite = i.checked_add_signed(offset).and_then(|j| self.target.get(j));
         opposite.map_or(0.0, |target| (f64::from(self.source[i]) - f64::from(*target) - self.usual).abs())

@@ -1,7 +1,7 @@
 //! Which words are of the source's language and which of the target's, learnt from the corpora themselves.
 //!
-//! Pairs whose sides are exchanged spoil these statistics. So pairs that look exchanged are counted the other way round, and
-//! the statistics are taken anew, until no pair changes.
+//! Pairs whose sides are exchanged spoil these statistics. So pairs that look exchanged are counted the other way
+//! round, and the statistics are taken anew, until no pair changes.
 
 use std::collections::HashMap;
 
@@ -44,8 +44,8 @@ struct Sampled {
     script: Option<Script>,
 }
 
-/// Takes pairs of one corpus into a sample: all, or those with the lowest lots. (One in every so many would be of one kind where kinds
-/// of lines alternate.)
+/// Takes pairs of one corpus into a sample: all, or those with the lowest lots. (One in every so many would be of one
+/// kind where kinds of lines alternate.)
 pub struct Sampler<'s> {
     sample: &'s mut Sample,
     /// Pairs of the corpora before.
@@ -159,8 +159,8 @@ fn odds(counts: &[[u32; 2]]) -> Vec<f64> {
 pub struct Words(HashMap<String, f64>);
 
 impl Words {
-    /// Mean log-odds, in nats, of a line's words being the source's rather than the target's; `None` if fewer than `least` are
-    /// known.
+    /// Mean log-odds, in nats, of a line's words being the source's rather than the target's; `None` if fewer than
+    /// `least` are known.
     pub(super) fn language(&self, text: &str, least: usize) -> Option<f64> {
         let known: Vec<f64> = words(text).filter_map(|word| self.0.get(&word).copied()).collect();
         (known.len() >= least).then(|| known.iter().sum::<f64>() / known.len() as f64)

@@ -366,8 +366,8 @@ fn numbered(file: &str) -> Option<[&str; 4]> {
     (!number.is_empty()).then_some([prefix, number, count, rest])
 }
 
-/// The first shard of `…-00000-of-00003` that is not there. What follows the count may differ from shard to shard: older data
-/// sets have a checksum there.
+/// The first shard of `…-00000-of-00003` that is not there. What follows the count may differ from shard to shard:
+/// older data sets have a checksum there.
 pub(super) fn missing_shard(files: &[String]) -> Option<String> {
     let [prefix, number, count, rest] = numbered(files.last()?)?;
     let (width, all) = (number.len(), count.parse::<usize>().ok()?);

@@ -1,5 +1,5 @@
-//! Pairs in JSON: an object for each row. They are the lines of a file, or the elements of one list; lists, and objects one
-//! after the other, may be laid out over lines as they like.
+//! Pairs in JSON: an object for each row. They are the lines of a file, or the elements of one list; lists, and objects
+//! one after the other, may be laid out over lines as they like.
 
 use std::borrow::Cow;
 
@@ -169,7 +169,8 @@ fn field_names(row: &serde_json::Map<String, Value>) -> Vec<String> {
     names
 }
 
-/// Whether the rows are lines: unless the file is a list, or its first line that is not blank ends within a value or has several.
+/// Whether the rows are lines: unless the file is a list, or its first line that is not blank ends within a value or
+/// has several.
 fn is_lines(shard: &Shard) -> Result<bool> {
     if Values::open(shard)?.skip_space()? == Some(b'[') {
         return Ok(false);

@@ -199,8 +199,8 @@ impl HubFiles {
     }
 }
 
-/// The rows of a file, or of two that are read together, which cannot hold any amount of text: a small file may stand for more than
-/// a disk holds.
+/// The rows of a file, or of two that are read together, which cannot hold any amount of text: a small file may stand
+/// for more than a disk holds.
 struct Bounded {
     rows: Box<dyn Rows>,
     /// How many bytes of text may follow.
@@ -254,8 +254,9 @@ pub struct HubCorpus {
 #[derive(Debug, Default)]
 struct UnitRows {
     count: usize,
-    /// Rows, from 0, that do not begin at the place after that of the row before, and their places. Most files have none; in a
-    /// table there are names before the first row, and there may be blank lines and rows of several lines.
+    /// Rows, from 0, that do not begin at the place after that of the row before, and their places. Most files have
+    /// none; in a table there are names before the first row, and there may be blank lines and rows of several
+    /// lines.
     jumps: Vec<(usize, usize)>,
 }
 

@@ -1,12 +1,12 @@
 //! Pairs in tables: values separated by commas, tabs, semicolons or bars, below a line of names or without one.
 //!
-//! A row ends where a line does (`lines`), unless the end lies within quotes. A file that ends within quotes is refused: a
-//! single stray quote would otherwise make all rows after it one value. (The csv crate does neither, and is unreliable about
-//! the lines of rows; tests hold what both read equal.)
+//! A row ends where a line does (`lines`), unless the end lies within quotes. A file that ends within quotes is
+//! refused: a single stray quote would otherwise make all rows after it one value. (The csv crate does neither, and is
+//! unreliable about the lines of rows; tests hold what both read equal.)
 //!
-//! In tab-separated values, a quote is usually an ordinary character, but files written by Python's csv module or by pandas have
-//! quotes around values. [`Dialect`] tells one from the other; where only the values have quotes that need them, a row of another
-//! width than the first shows where ([`RowReader::read_quoted`]).
+//! In tab-separated values, a quote is usually an ordinary character, but files written by Python's csv module or by
+//! pandas have quotes around values. [`Dialect`] tells one from the other; where only the values have quotes that need
+//! them, a row of another width than the first shows where ([`RowReader::read_quoted`]).
 
 use std::borrow::Cow;
 
@@ -125,8 +125,8 @@ impl Dialect {
         Ok(Self { separator, has_quotes: separator != '\t' || rows > 1 })
     }
 
-    /// The value that a text between separators stands for. Where only those are quoted that need it, quotes within are written
-    /// twice; text that nobody has quoted does not look so.
+    /// The value that a text between separators stands for. Where only those are quoted that need it, quotes within are
+    /// written twice; text that nobody has quoted does not look so.
     fn value(self, text: &str) -> Cow<'_, str> {
         match unquoted(text).filter(|value| !self.has_quotes && value.contains("\"\"")) {
             Some(value) => Cow::Owned(value.replace("\"\"", "\"")),
@@ -228,8 +228,8 @@ impl RowReader {
         }
     }
 
-    /// Reads a row anew: a table may have quotes only around values with a tab or the end of a line in them. If it is no such row, it
-    /// stays as it is.
+    /// Reads a row anew: a table may have quotes only around values with a tab or the end of a line in them. If it is
+    /// no such row, it stays as it is.
     ///
     /// # Errors
     /// A line cannot be read; or it is a part of no row.
@@ -280,16 +280,16 @@ impl RowReader {
     }
 }
 
-/// Whether a row that was read without quotes is to be read anew, as if there were some: it has not the usual number of values, or its
-/// last one begins with a quote that does not end there.
+/// Whether a row that was read without quotes is to be read anew, as if there were some: it has not the usual number of
+/// values, or its last one begins with a quote that does not end there.
 fn may_be_quoted(row: &Row, dialect: Dialect, width: Option<usize>) -> bool {
     let last = || row.ends.len().checked_sub(1).map_or("", |last| row.get(last));
     let is_open = || last().starts_with('"') && unquoted(last()).is_none();
     !dialect.has_quotes && width.is_some_and(|width| width != row.ends.len() || is_open())
 }
 
-/// Appends the values of line `number` to a row. `open` is the line of the quote within which the line before ended, if it
-/// did; returns the same of this one.
+/// Appends the values of line `number` to a row. `open` is the line of the quote within which the line before ended, if
+/// it did; returns the same of this one.
 fn push_line(row: &mut Row, line: &str, dialect: Dialect, open: Option<usize>, number: usize) -> Option<usize> {
     let Dialect { separator, has_quotes } = dialect;
     let (mut rest, mut open, mut is_start) = (line, open, open.is_none());

@@ -25,8 +25,8 @@ pub fn advice(sample: &[u8]) -> String {
     }
 }
 
-/// The encoding that bytes are probably in, as `iconv` names it; `None` for UTF-8 with damage: of what is not ASCII, at least
-/// half is well-formed, which other encodings hardly ever are.
+/// The encoding that bytes are probably in, as `iconv` names it; `None` for UTF-8 with damage: of what is not ASCII, at
+/// least half is well-formed, which other encodings hardly ever are.
 fn encoding(sample: &[u8]) -> Option<&'static str> {
     let (mut formed, mut wrong, mut has_controls) = (0, 0, false);
     for chunk in sample.utf8_chunks() {

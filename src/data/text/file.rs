@@ -233,7 +233,8 @@ impl LineReader {
         self.packing.inside(lines::not_utf8(&self.path, self.last, offset, line))
     }
 
-    /// Appends the next line without its end, and without a byte order mark before the first; false at the end of the file.
+    /// Appends the next line without its end, and without a byte order mark before the first; false at the end of the
+    /// file.
     pub fn next_line(&mut self, buffer: &mut Vec<u8>) -> Result<bool> {
         let start = buffer.len();
         let first = self.read.lines == 0;
@@ -250,7 +251,8 @@ impl LineReader {
         Ok(true)
     }
 
-    /// The bytes that come next, none at the end of the file: for what is not made of lines. They stay until they are consumed.
+    /// The bytes that come next, none at the end of the file: for what is not made of lines. They stay until they are
+    /// consumed.
     pub fn fill(&mut self) -> Result<&[u8]> {
         self.reader.fill_buf().map_err(|error| self.packing.failed(&self.path, error))
     }

@@ -26,8 +26,8 @@ pub fn is_long(line: &str) -> bool {
 pub const TOO_LONG_HELP: &str = "a sentence is expected on each line: is this a file of lines? If carriage returns should end them: \
                                  `tr '\\r' '\\n' < FILE > NEW`";
 
-/// Appends the next line with its end; 0 bytes at the end of the text. Fails with [`ErrorKind::FileTooLarge`] where a line
-/// has more than 64 MiB.
+/// Appends the next line with its end; 0 bytes at the end of the text. Fails with [`ErrorKind::FileTooLarge`] where a
+/// line has more than 64 MiB.
 pub fn read_line(reader: &mut (impl BufRead + ?Sized), line: &mut Vec<u8>) -> io::Result<usize> {
     let read = reader.take(limits::LINE_BYTES).read_until(b'\n', line)?;
     if read as u64 == limits::LINE_BYTES && !line.ends_with(b"\n") {
@@ -62,7 +62,8 @@ pub struct LineFile {
 
 /// Reads a text to its end; `path` is its name in errors. With `most`, its lines take no more bytes in memory.
 ///
-/// Fails where it cannot be read or unpacked, and where it or a line is too long: a small compressed file may stand for any amount.
+/// Fails where it cannot be read or unpacked, and where it or a line is too long: a small compressed file may stand for
+/// any amount.
 pub(super) fn read_all(
     reader: &mut (impl BufRead + ?Sized),
     packing: Packing,
@@ -86,7 +87,8 @@ pub(super) fn read_all(
 
 /// Reads the file at `path`, unpacking it where it is compressed.
 ///
-/// Fails where the file cannot be read or unpacked, where a line is too long, and where it is not UTF-8 (with line and column).
+/// Fails where the file cannot be read or unpacked, where a line is too long, and where it is not UTF-8 (with line and
+/// column).
 pub fn read_lines(path: impl AsRef<Path>) -> Result<LineFile> {
     read_lines_at_most(path.as_ref(), u64::MAX)
 }

@@ -51,8 +51,8 @@ impl<R: BufRead> Member<R> {
     }
 }
 
-/// The members of a compressed file, one after the other. Zeros after the last one are padding, which tapes and programs that
-/// write whole blocks leave.
+/// The members of a compressed file, one after the other. Zeros after the last one are padding, which tapes and
+/// programs that write whole blocks leave.
 pub(super) struct Members<R: BufRead> {
     pub(super) packing: Packing,
     pub(super) member: Option<Member<R>>,

@@ -99,7 +99,8 @@ pub fn open(path: &Path) -> Result<Box<dyn BufRead + Send>> {
 /// Opens a file of lines that are sentences.
 ///
 /// # Errors
-/// Also where it is a document of another program, compressed or not: a page in HTML, XML, JSON, text in UTF-16 or UTF-32.
+/// Also where it is a document of another program, compressed or not: a page in HTML, XML, JSON, text in UTF-16 or
+/// UTF-32.
 pub(super) fn open_sentences(path: &Path) -> Result<(Box<dyn BufRead + Send>, Packing)> {
     let (mut reader, packing) = open_packed(path)?;
     let head = reader.fill_buf().map_err(|error| packing.failed(path, error))?;
@@ -138,8 +139,8 @@ pub(super) fn open_packed(path: &Path) -> Result<(Box<dyn BufRead + Send>, Packi
     Ok((reader, packing))
 }
 
-/// Refuses a stream that is not readable text, judged by its first line: a binary format, a pointer to a file that was not
-/// fetched, or text of two or four bytes a character.
+/// Refuses a stream that is not readable text, judged by its first line: a binary format, a pointer to a file that was
+/// not fetched, or text of two or four bytes a character.
 ///
 /// # Errors
 /// It is one of these; `path` is its name in the error.

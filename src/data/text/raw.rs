@@ -171,7 +171,8 @@ pub fn windows_of_file(path: &Path, mut each: impl FnMut(RawLines)) -> Result<()
     windows([Reader::open(path)?], |[window]| each(window))
 }
 
-/// Reads two files line by line, so that windows of both have as many lines, until one file ends. At least one window comes.
+/// Reads two files line by line, so that windows of both have as many lines, until one file ends. At least one window
+/// comes.
 pub fn windows_of_files(paths: [&Path; 2], each: impl FnMut([RawLines; 2])) -> Result<()> {
     match paths.map(Reader::open) {
         [Ok(source), Ok(target)] => windows([source, target], each),
@@ -205,8 +206,8 @@ fn windows<const N: usize>(mut readers: [Reader; N], mut each: impl FnMut([RawLi
     }
 }
 
-/// Reads two columns of a file, numbered from 1, that tabs separate. Rows that lack one of them are left out. At least one
-/// window comes. Fails at the end if carriage returns separate rows.
+/// Reads two columns of a file, numbered from 1, that tabs separate. Rows that lack one of them are left out. At least
+/// one window comes. Fails at the end if carriage returns separate rows.
 pub fn windows_of_columns(path: &Path, columns: [usize; 2], mut each: impl FnMut([RawLines; 2])) -> Result<()> {
     let mut joined = JoinedRows::default();
     windows_of_file(path, |rows| {

@@ -1,6 +1,7 @@
 //! Carriage returns that end lines, as on old Macs.
 //!
-//! A line ends at `\n` alone, since real sentences have a lone `\r` in them. Where that makes one line of many, text is refused.
+//! A line ends at `\n` alone, since real sentences have a lone `\r` in them. Where that makes one line of many, text is
+//! refused.
 
 use std::collections::BTreeMap;
 use std::path::Path;

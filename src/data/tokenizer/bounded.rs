@@ -1,6 +1,7 @@
 //! The library's steps of normalising, splitting and decoding, one at a time, so that a text cannot grow without bound.
 //!
-//! Each step alone makes a text a few times as long at most, or says beforehand how long. A file may state many of them.
+//! Each step alone makes a text a few times as long at most, or says beforehand how long. A file may state many of
+//! them.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -39,8 +40,8 @@ impl Normalizer for Bounded<NormalizerWrapper> {
     fn normalize(&self, text: &mut NormalizedString) -> tokenizers::Result<()> {
         let most = limits::grown(text.get().len());
         normalise(&self.0, text, most).map_err(|error| {
-            // The library ignores a normaliser's error, and would go on with what there is: this stops it. It is caught where
-            // the library is called, as its panics are.
+            // The library ignores a normaliser's error, and would go on with what there is: this stops it. It is caught
+            // where the library is called, as its panics are.
             std::panic::resume_unwind(Box::new(error.to_string()))
         })
     }

@@ -24,8 +24,8 @@ impl Bpe {
     ///
     /// # Errors
     /// Its encoding or decoding would differ from what the file says: the model must be BPE with byte fallback, the
-    /// pipeline that of [`super::pipeline`], and `<pad>`, `<s>`, `</s>` and `<unk>` must be in the vocabulary, under any
-    /// ids.
+    /// pipeline that of [`super::pipeline`], and `<pad>`, `<s>`, `</s>` and `<unk>` must be in the vocabulary, under
+    /// any ids.
     pub(super) fn from_json(file: &Value) -> Result<Self> {
         let vocabulary = Vocabulary::from_json(file)?;
         let pipeline = Pipeline::from_json(file)?;

@@ -40,7 +40,8 @@ pub(super) struct Cache {
 
 type Table = HashMap<Box<str>, Stretch, FixedState>;
 
-/// Stretches in two generations: when the young one is full the old one is forgotten, except for what was met again meanwhile.
+/// Stretches in two generations: when the young one is full the old one is forgotten, except for what was met again
+/// meanwhile.
 #[derive(Default)]
 pub(super) struct Remembered {
     young: Table,

@@ -6,8 +6,8 @@
 //! | subword-nmt 0.1 | `#version: 0.1`, or the first merge | `left right` | `</w>` is a symbol of its own |
 //! | fastBPE | the first merge | `left right count` | `</w>` at the last character |
 //!
-//! All occurrences of a pair are merged at once, as these programs do. With a vocabulary, merges that make a piece which it
-//! lacks are undone (Sennrich et al. 2017).
+//! All occurrences of a pair are merged at once, as these programs do. With a vocabulary, merges that make a piece
+//! which it lacks are undone (Sennrich et al. 2017).
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -87,8 +87,8 @@ impl PartialEq for Codes {
 }
 
 impl Codes {
-    /// Reads a file of subword-nmt or fastBPE and, where one is named, the vocabulary with pieces that are found there at least
-    /// `threshold` times.
+    /// Reads a file of subword-nmt or fastBPE and, where one is named, the vocabulary with pieces that are found there
+    /// at least `threshold` times.
     ///
     /// # Errors
     /// A file cannot be read, or a line is none of such a file; the error names it.
@@ -99,8 +99,8 @@ impl Codes {
         Ok(Self::new(version, pairs, vocabulary))
     }
 
-    /// Whether a file is of this kind, judged by how it begins: with the header of subword-nmt; or with a merge, if some merge
-    /// near the beginning has the end of a word.
+    /// Whether a file is of this kind, judged by how it begins: with the header of subword-nmt; or with a merge, if
+    /// some merge near the beginning has the end of a word.
     pub(super) fn is_one(bytes: &[u8]) -> bool {
         let head = bytes.get(..1 << 16).unwrap_or(bytes);
         let mut lines = head.split(|byte| *byte == b'\n').map_while(|line| std::str::from_utf8(line).ok());
@@ -122,8 +122,8 @@ impl Codes {
             }
         };
         let mut parts = HashMap::new();
-        // As in subword-nmt: of equal pairs the first counts, and of pairs that make the same symbol, the one whose last line is
-        // the first.
+        // As in subword-nmt: of equal pairs the first counts, and of pairs that make the same symbol, the one whose
+        // last line is the first.
         for (rank, (left, right)) in pairs.iter().enumerate().rev() {
             let rank = rank as u32;
             let joined = format!("{left}{right}");

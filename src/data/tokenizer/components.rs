@@ -1,5 +1,5 @@
-//! What a `tokenizer.json` states, looked over before the library reads it: it takes much for granted, and ends the program or
-//! fills the memory where that does not hold.
+//! What a `tokenizer.json` states, looked over before the library reads it: it takes much for granted, and ends the
+//! program or fills the memory where that does not hold.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -127,8 +127,8 @@ fn check_charsmap(table: &Value) -> Result<()> {
     check_table(&BASE64.decode(bytes).map_err(|_| damaged())?)
 }
 
-/// What the library takes for granted of a table of replaced characters: wherever a text leads in its trie, there is a unit,
-/// and every value is the place of a replacement. And no replacement is many times as long as what it replaces.
+/// What the library takes for granted of a table of replaced characters: wherever a text leads in its trie, there is a
+/// unit, and every value is the place of a replacement. And no replacement is many times as long as what it replaces.
 pub(super) fn check_table(bytes: &[u8]) -> Result<()> {
     let (length, rest) = bytes.split_first_chunk::<4>().ok_or_else(damaged)?;
     let (trie, replacements) = rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(damaged)?;

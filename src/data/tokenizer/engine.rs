@@ -91,8 +91,8 @@ pub(super) trait Engine: Send + Sync {
         byte.map_or_else(|| self.marked(&[id]).concat().replace(SPACE, " ").into_bytes(), |byte| vec![byte])
     }
 
-    /// Whether output is lower-case: no piece has a capital, but for those between brackets or the like (`<unk>`, `⟨NUM⟩`), and most
-    /// pieces with letters are in a cased script.
+    /// Whether output is lower-case: no piece has a capital, but for those between brackets or the like (`<unk>`,
+    /// `⟨NUM⟩`), and most pieces with letters are in a cased script.
     fn lowers_case(&self) -> bool {
         let is_sign = |c: char| !c.is_alphanumeric() && c != SPACE;
         let is_bracketed = |piece: &str| piece.starts_with(is_sign) && piece.ends_with(is_sign);
@@ -159,7 +159,8 @@ const USUAL_NAMES: [&[&str]; 4] = [
     &["<unk>", "[UNK]"],
 ];
 
-/// The ids of the special tokens among the pieces that `find` knows, by their usual names; `None` for one that is not there.
+/// The ids of the special tokens among the pieces that `find` knows, by their usual names; `None` for one that is not
+/// there.
 pub(super) fn find_specials(find: impl Fn(&str) -> Option<u32>) -> [Option<u32>; 4] {
     USUAL_NAMES.map(|names| names.iter().find_map(|name| find(name)))
 }

@@ -1,7 +1,7 @@
 //! Any other `tokenizer.json`, by the `tokenizers` library's own encoding and decoding.
 //!
-//! Nothing is added to a line nor cut off, and what looks like a special token in it is text. BPE-dropout is by our own merge
-//! loop ([`super::merge`]), because the library's follows no seed.
+//! Nothing is added to a line nor cut off, and what looks like a special token in it is text. BPE-dropout is by our own
+//! merge loop ([`super::merge`]), because the library's follows no seed.
 
 use std::collections::HashMap;
 
@@ -30,7 +30,8 @@ type Inner = TokenizerImpl<
     DecoderWrapper,
 >;
 
-/// A tokenizer of the library. What it does is done through [`guarded`]: a file may pass every check and yet make it panic.
+/// A tokenizer of the library. What it does is done through [`guarded`]: a file may pass every check and yet make it
+/// panic.
 pub(super) struct Library {
     /// Encodes and decodes; its names of special tokens are [`HIDDEN`].
     inner: Inner,
@@ -74,8 +75,8 @@ impl Marking {
 }
 
 impl Library {
-    /// Reads a parsed `tokenizer.json`; special tokens that it lacks are added after its vocabulary. Gives its text, too, where
-    /// something was added.
+    /// Reads a parsed `tokenizer.json`; special tokens that it lacks are added after its vocabulary. Gives its text,
+    /// too, where something was added.
     ///
     /// # Errors
     /// The library cannot read it, its ids have gaps, or it cannot encode any text.
@@ -202,7 +203,8 @@ impl Library {
     }
 }
 
-/// Refuses an added token of which normalising leaves nothing: the library finds it everywhere, and may never get further.
+/// Refuses an added token of which normalising leaves nothing: the library finds it everywhere, and may never get
+/// further.
 fn check_added(tokenizer: &Inner) -> Result<()> {
     let added = tokenizer.get_added_vocabulary();
     let is_empty = |id: &u32| added.simple_id_to_token(*id).is_some_and(|token| token.is_empty());
@@ -222,8 +224,8 @@ fn attempt<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
 /// Begins the names of special tokens in a model that encodes. No line has a line feed, so no text has such a name.
 const HIDDEN: char = '\n';
 
-/// Renames special tokens in the model and among the added tokens of a parsed file, so that the model cannot find them in text:
-/// there they are text, which it spells.
+/// Renames special tokens in the model and among the added tokens of a parsed file, so that the model cannot find them
+/// in text: there they are text, which it spells.
 fn hide(file: &mut Value, is_special: impl Fn(&str) -> bool) {
     let hidden = |piece: &str| format!("{HIDDEN}{piece}");
     match &mut file["model"]["vocab"] {
@@ -380,8 +382,8 @@ impl Engine for Library {
     }
 }
 
-/// The byte that a character of byte-level BPE stands for: printable characters of Latin-1 stand for themselves, and the other
-/// bytes, in order, are U+0100 and those after it.
+/// The byte that a character of byte-level BPE stands for: printable characters of Latin-1 stand for themselves, and
+/// the other bytes, in order, are U+0100 and those after it.
 fn byte_of_character(character: char) -> Option<u8> {
     let is_itself = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     match u8::try_from(character) {

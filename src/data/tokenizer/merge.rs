@@ -3,8 +3,8 @@
 //! Without dropout it gives what the library gives: of all adjacent pairs that have a merge, the one learned first is
 //! merged first, the leftmost of equals. With BPE-dropout (Provilkov et al. 2020, algorithm 1) every candidate is
 //! passed over with probability p at every step, and a word is done when no candidate is left or all were passed over.
-//! (The library's is weaker: it also tosses coins for pairs that are none any more, and the first that it would not pass over
-//! gives all others of that step another chance.)
+//! (The library's is weaker: it also tosses coins for pairs that are none any more, and the first that it would not
+//! pass over gives all others of that step another chance.)
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -47,8 +47,8 @@ pub(super) struct Scratch {
     next: Vec<Candidate>,
 }
 
-/// The coin tosses of BPE-dropout in one word. They depend on key, word index and toss index, and on nothing else (not on
-/// threads, nor on what was encoded before).
+/// The coin tosses of BPE-dropout in one word. They depend on key, word index and toss index, and on nothing else (not
+/// on threads, nor on what was encoded before).
 pub(super) struct Coins {
     stream: Stream,
     threshold: u64,
@@ -73,8 +73,8 @@ impl Merges {
         Self { together: true, ..Self::default() }
     }
 
-    /// Adds the merge of `left` and `right` into `result`; false if the pair had one. Of two merges of one pair the later
-    /// counts, as in the library.
+    /// Adds the merge of `left` and `right` into `result`; false if the pair had one. Of two merges of one pair the
+    /// later counts, as in the library.
     pub(super) fn insert(&mut self, left: u32, right: u32, rank: u32, result: u32) -> bool {
         self.table.insert(pair(left, right), (rank, result)).is_none()
     }
@@ -88,8 +88,8 @@ impl Merges {
         }
     }
 
-    /// [`Self::apply`] for at most [`SHORT`] symbols: searching so few candidates for the first one takes less time than a
-    /// queue.
+    /// [`Self::apply`] for at most [`SHORT`] symbols: searching so few candidates for the first one takes less time
+    /// than a queue.
     fn apply_short(&self, word: &[u32], out: &mut Vec<u32>) {
         let (mut ids, mut ranks, mut results) = ([0; SHORT], [u32::MAX; SHORT], [0; SHORT]);
         let mut length = word.len();

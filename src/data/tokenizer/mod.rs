@@ -15,15 +15,15 @@
 //! same merges ([`merge`]), because BPE-dropout must follow a seed and the library's does not, and it is held equal to
 //! the library's by tests.
 //!
-//! **Text in is text out**: with our own, `decode(encode(line)) == normalise(line)` for every string. What normalising does
-//! is stated by a [`TextForm`]: by default, extra white space is removed and what is left is brought into NFKC, which turns
-//! U+00A0, U+3000 and the like into U+0020. Only U+0020 is written `▁`, one for each; other white space, where it is kept, is
-//! written in bytes. A special token, byte piece or `▁` in the text is
+//! **Text in is text out**: with our own, `decode(encode(line)) == normalise(line)` for every string. What normalising
+//! does is stated by a [`TextForm`]: by default, extra white space is removed and what is left is brought into NFKC,
+//! which turns U+00A0, U+3000 and the like into U+0020. Only U+0020 is written `▁`, one for each; other white space,
+//! where it is kept, is written in bytes. A special token, byte piece or `▁` in the text is
 //! text: encoding never yields a special id. (In the library, that is `encode_special_tokens = true`; by its default it
 //! does find special tokens in text.)
 //!
-//! A line of which normalising leaves nothing has no ids. Any other line is taken to begin with one more space than it has, so that a word at its
-//! start has the same pieces as elsewhere.
+//! A line of which normalising leaves nothing has no ids. Any other line is taken to begin with one more space than it
+//! has, so that a word at its start has the same pieces as elsewhere.
 
 mod bounded;
 mod bpe;
@@ -94,8 +94,8 @@ pub struct TextForm {
     pub normalization: Normalization,
     /// Whether it is turned to lower case.
     pub lowercase: bool,
-    /// Whether white space of several characters, and control characters, become one space, and those at the ends nothing;
-    /// and soft hyphens, zero-width spaces, word joiners and byte order marks are removed.
+    /// Whether white space of several characters, and control characters, become one space, and those at the ends
+    /// nothing; and soft hyphens, zero-width spaces, word joiners and byte order marks are removed.
     pub remove_extra_whitespaces: bool,
 }
 
@@ -159,8 +159,9 @@ impl Tokenizer {
         Self::from_json(train::train(text, options)?)
     }
 
-    /// Counts the pieces of texts in subword-nmt's manner, see [`TokenizerKind::SubwordNmt`]: each is split by its codes, or
-    /// already. There is a tokenizer for each of the texts; the vocabulary is one, of the most frequent pieces of all.
+    /// Counts the pieces of texts in subword-nmt's manner, see [`TokenizerKind::SubwordNmt`]: each is split by its
+    /// codes, or already. There is a tokenizer for each of the texts; the vocabulary is one, of the most frequent
+    /// pieces of all.
     ///
     /// # Errors
     /// A usage error if the vocabulary has no room for any.
@@ -242,8 +243,8 @@ impl Tokenizer {
         Ok(Self { json: engine.to_json()?, engine: Box::new(engine) })
     }
 
-    /// Pieces with these ids, of text that is split already; see [`TokenizerKind::SubwordNmt`]. `<pad>`, `</s>` and `<unk>`
-    /// are among them; without `<s>` a target begins with padding.
+    /// Pieces with these ids, of text that is split already; see [`TokenizerKind::SubwordNmt`]. `<pad>`, `</s>` and
+    /// `<unk>` are among them; without `<s>` a target begins with padding.
     ///
     /// # Errors
     /// Those are missing, or the ids contradict each other.
@@ -310,8 +311,9 @@ impl Tokenizer {
         Self::from_json(format!("{:#}", bpe.with_symbols(file, tags, symbols)?))
     }
 
-    /// Writes the tokenizer as `tokenizer.json`, the same bytes every time: those it was read from. They are synced, because
-    /// files written later rely on them: the configuration of a run, a digest, the name of a model's directory.
+    /// Writes the tokenizer as `tokenizer.json`, the same bytes every time: those it was read from. They are synced,
+    /// because files written later rely on them: the configuration of a run, a digest, the name of a model's
+    /// directory.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -359,9 +361,9 @@ impl Tokenizer {
         if text.is_empty() { Vec::new() } else { self.engine.encode(text) }
     }
 
-    /// The ids of a line under BPE-dropout: every merge is passed over with probability `dropout` at every step (Provilkov
-    /// et al. 2020). `key` decides the draws, and nothing else does: derive it from seed, epoch and line. With a
-    /// `dropout` of 0 this is [`Tokenizer::encode`]; with 1 nothing is merged.
+    /// The ids of a line under BPE-dropout: every merge is passed over with probability `dropout` at every step
+    /// (Provilkov et al. 2020). `key` decides the draws, and nothing else does: derive it from seed, epoch and
+    /// line. With a `dropout` of 0 this is [`Tokenizer::encode`]; with 1 nothing is merged.
     pub fn encode_with_dropout(&self, text: &str, dropout: f32, key: u64) -> Vec<u32> {
         if dropout > 0.0 && !text.is_empty() {
             return self.engine.encode_with_dropout(text, Dropout { probability: dropout, key });
@@ -395,8 +397,8 @@ impl Tokenizer {
         (0..self.vocab_size() as u32).filter(is_one).collect()
     }
 
-    /// The pieces of a line; unknown text may stand as it is. None contains a space, so that they can be written in one line
-    /// with spaces between.
+    /// The pieces of a line; unknown text may stand as it is. None contains a space, so that they can be written in one
+    /// line with spaces between.
     pub fn pieces(&self, text: &str) -> Vec<String> {
         if text.is_empty() { Vec::new() } else { self.engine.pieces(text) }
     }
@@ -412,14 +414,14 @@ impl Tokenizer {
         self.engine.normalise(text)
     }
 
-    /// The form of a line that is split: it has the same ids. Differs from what [`Tokenizer::normalise`] gives in letters whose form
-    /// depends on what follows (ς).
+    /// The form of a line that is split: it has the same ids. Differs from what [`Tokenizer::normalise`] gives in
+    /// letters whose form depends on what follows (ς).
     pub fn encoded_form(&self, text: &str) -> String {
         self.engine.encoded_form(text)
     }
 
-    /// A line of a corpus as a reader would see it, which is what translations are scored against: without the `@@ ` of text
-    /// that subword-nmt has split, where that is what the tokenizer takes.
+    /// A line of a corpus as a reader would see it, which is what translations are scored against: without the `@@ ` of
+    /// text that subword-nmt has split, where that is what the tokenizer takes.
     pub fn plain<'t>(&self, text: &'t str) -> Cow<'t, str> {
         self.engine.plain(text)
     }
@@ -440,8 +442,8 @@ impl Tokenizer {
         self.engine.marked(ids)
     }
 
-    /// The merges of subword-nmt that split text, as the file of subword-nmt, and a `tokenizer.json` of text that they have split.
-    /// `None` with any other tokenizer.
+    /// The merges of subword-nmt that split text, as the file of subword-nmt, and a `tokenizer.json` of text that they
+    /// have split. `None` with any other tokenizer.
     ///
     /// # Errors
     /// The tokenizer cannot be written.
@@ -456,8 +458,9 @@ impl Tokenizer {
         self.engine.codes().is_some()
     }
 
-    /// The bytes that a token adds to the text, with the space before or after it; none for a special token. A byte piece, or a
-    /// piece of byte-level BPE, may be only a part of a character. The decoder drops the space at the beginning of the text.
+    /// The bytes that a token adds to the text, with the space before or after it; none for a special token. A byte
+    /// piece, or a piece of byte-level BPE, may be only a part of a character. The decoder drops the space at the
+    /// beginning of the text.
     pub fn written(&self, id: u32) -> Vec<u8> {
         if self.engine.specials().contains(&id) { Vec::new() } else { self.engine.written(id) }
     }
@@ -492,14 +495,14 @@ impl Tokenizer {
         self.engine.symbols()
     }
 
-    /// The tag that a line begins with, whether it is one of [`Tokenizer::language_tags`] or not; none with a tokenizer that has
-    /// no tags.
+    /// The tag that a line begins with, whether it is one of [`Tokenizer::language_tags`] or not; none with a tokenizer
+    /// that has no tags.
     pub fn language_tag<'t>(&self, line: &'t str) -> Option<&'t str> {
         self.engine.language_tag(line)
     }
 
-    /// The tag or symbols at the beginning of a line, and the white space after them. They apply to all of it: if it is split,
-    /// its parts are to begin with them.
+    /// The tag or symbols at the beginning of a line, and the white space after them. They apply to all of it: if it is
+    /// split, its parts are to begin with them.
     pub fn leading<'t>(&self, line: &'t str) -> &'t str {
         self.engine.leading(line)
     }

@@ -11,12 +11,12 @@ use super::pipeline::{ESCAPE, ESCAPED_ESCAPE, ESCAPED_SPACE, SPACE_PIECE, built}
 use super::{Normalization, TextForm};
 use crate::error::Result;
 
-/// Characters without width that belong to no word, and are removed: soft hyphen, zero-width space, word joiner, byte order
-/// mark. Joiners and marks of direction are not among them: Persian, Indic scripts, Arabic and Hebrew need them.
+/// Characters without width that belong to no word, and are removed: soft hyphen, zero-width space, word joiner, byte
+/// order mark. Joiners and marks of direction are not among them: Persian, Indic scripts, Arabic and Hebrew need them.
 pub const INVISIBLE: [char; 4] = ['\u{AD}', '\u{200B}', '\u{2060}', '\u{FEFF}'];
 
-/// The extra white space that becomes U+0020, or nothing at the ends of a line: several characters of white space in a row,
-/// and any control character, line and paragraph separator. Other single spaces (U+00A0, U+3000, …) stay
+/// The extra white space that becomes U+0020, or nothing at the ends of a line: several characters of white space in a
+/// row, and any control character, line and paragraph separator. Other single spaces (U+00A0, U+3000, …) stay
 /// where the form of Unicode has left them.
 const EXTRA: &str = r"[\p{Z}\p{Cc}]{2,}|[\p{Zl}\p{Zp}\p{Cc}]";
 
@@ -65,8 +65,8 @@ pub(super) fn normalise(text: &str, form: TextForm) -> String {
     normalized.get().to_owned()
 }
 
-/// Lower-case text as Greek writes it: the library, which looks at one letter at a time, makes each Σ a σ, but at the end of a
-/// word it is a ς (Unicode's `Final_Sigma`). Metrics that ignore case write it so.
+/// Lower-case text as Greek writes it: the library, which looks at one letter at a time, makes each Σ a σ, but at the
+/// end of a word it is a ς (Unicode's `Final_Sigma`). Metrics that ignore case write it so.
 pub(super) fn with_final_sigmas(text: String) -> String {
     if !text.contains('σ') {
         return text;

@@ -9,13 +9,13 @@
 //! | borders | `Split` | a word is cut between letters, digits and all else, where the script changes, and around [`symbols`] |
 //!
 //! **Escape.** A `▁` in the text becomes U+FDD0 U+FDD2, and a U+FDD0 in the text becomes U+FDD0 U+FDD1. These are
-//! noncharacters, never part of the alphabet, so they turn into byte pieces. Every U+FDD0 of escaped text begins a pair,
-//! hence decoding undoes the second rule after the first, and the mapping is one to one.
+//! noncharacters, never part of the alphabet, so they turn into byte pieces. Every U+FDD0 of escaped text begins a
+//! pair, hence decoding undoes the second rule after the first, and the mapping is one to one.
 //!
 //! **Locality.** U+0020 never takes part in a composition and no combining mark moves across it, so normalising the
-//! stretches between spaces one by one gives what normalising the line gives. Where extra white space is removed, stretches
-//! of which nothing is left are no words; the ends of the others lose what at the end of a line is at its end, and inside of
-//! it is next to a space. Encoding rests on that: it works on, and remembers, one stretch at a time.
+//! stretches between spaces one by one gives what normalising the line gives. Where extra white space is removed,
+//! stretches of which nothing is left are no words; the ends of the others lose what at the end of a line is at its
+//! end, and inside of it is next to a space. Encoding rests on that: it works on, and remembers, one stretch at a time.
 
 use std::borrow::Cow;
 
@@ -98,8 +98,8 @@ const WORD: &str = "\u{2581}?(?:";
 /// The regular expression whose matches are the words' parts; together they cover any text.
 ///
 /// Letters and marks that belong to no script (`Common`: ー, ʼ; `Inherited`: combining marks) stay with the letters
-/// around them, a mark after a digit or punctuation stays with that. The user's symbols begin with neither letter, digit nor
-/// mark, so only a run of other characters could run into one: it has to end before it.
+/// around them, a mark after a digit or punctuation stays with that. The user's symbols begin with neither letter,
+/// digit nor mark, so only a run of other characters could run into one: it has to end before it.
 ///
 /// [`JOINERS`] belong to the word that they stand in.
 fn border_pattern(symbols: &Symbols) -> String {
@@ -137,8 +137,8 @@ pub(super) fn pre_tokenizer(symbols: &Symbols) -> Result<PreTokenizerWrapper> {
     .into())
 }
 
-/// The decoder of a new tokenizer: what [`super::detokenise`] does, for other readers of the file. With lower case, these write σ
-/// where [`Pipeline::finish`] writes ς.
+/// The decoder of a new tokenizer: what [`super::detokenise`] does, for other readers of the file. With lower case,
+/// these write σ where [`Pipeline::finish`] writes ς.
 pub(super) fn decoder() -> Result<DecoderWrapper> {
     Ok(DecoderSequence::new(vec![
         built(Replace::new(SPACE_PIECE, " "))?.into(),
@@ -245,8 +245,8 @@ impl Pipeline {
         self.for_each_word_by_library(stretch, word);
     }
 
-    /// What [`Self::for_each_word`] does to a stretch of ASCII, of which a normaliser changes control characters at most: cuts
-    /// between letters, digits and all else.
+    /// What [`Self::for_each_word`] does to a stretch of ASCII, of which a normaliser changes control characters at
+    /// most: cuts between letters, digits and all else.
     fn for_each_ascii_word(&self, stretch: &str, mut word: impl FnMut(&str)) {
         let mut text = String::with_capacity(SPACE_PIECE.len() + stretch.len());
         text.push_str(SPACE_PIECE);

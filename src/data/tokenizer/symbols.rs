@@ -1,9 +1,9 @@
-//! The user's own symbols: strings that are one piece wherever they occur in a text. Those that begin source lines, such as
-//! the `<2de>` of a multilingual model, are tags; others are masks of names and the like.
+//! The user's own symbols: strings that are one piece wherever they occur in a text. Those that begin source lines,
+//! such as the `<2de>` of a multilingual model, are tags; others are masks of names and the like.
 //!
-//! In `tokenizer.json` they are the first alternatives of the regular expression that cuts words, the tags in a group, and
-//! stand in the vocabulary without merges, where `ignore_merges` of the model finds them. They are text like any other:
-//! decoding gives them back, and a space before one is a piece by itself.
+//! In `tokenizer.json` they are the first alternatives of the regular expression that cuts words, the tags in a group,
+//! and stand in the vocabulary without merges, where `ignore_merges` of the model finds them. They are text like any
+//! other: decoding gives them back, and a space before one is a piece by itself.
 
 use std::collections::HashSet;
 
@@ -100,7 +100,8 @@ impl Symbols {
         symbols
     }
 
-    /// The symbols that a line begins with, and the white space about them. `normalise` gives a word the form that symbols have.
+    /// The symbols that a line begins with, and the white space about them. `normalise` gives a word the form that
+    /// symbols have.
     pub(super) fn leading<'t>(&self, line: &'t str, normalise: impl Fn(&str) -> String) -> &'t str {
         let mut rest = line;
         for _ in 0..MOST_LEADING {

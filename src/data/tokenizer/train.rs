@@ -20,8 +20,8 @@ use crate::error::{Error, Result};
 const SMALLEST: usize = SPECIALS.len() + 256 + 1;
 /// A pair is merged only if it occurs at least this often: what is seen once teaches a model nothing.
 const MIN_FREQUENCY: u64 = 2;
-/// The longest word that the trainer sees, in characters; longer ones are not real words and are cut. Training time grows with
-/// the square of a word's length.
+/// The longest word that the trainer sees, in characters; longer ones are not real words and are cut. Training time
+/// grows with the square of a word's length.
 const LONGEST_WORD: usize = 256;
 
 /// How to learn a tokenizer.
@@ -33,7 +33,8 @@ pub struct TrainOptions {
     pub form: TextForm,
     /// The longest piece, in characters, the space marker included.
     pub max_piece_length: usize,
-    /// Share of the text's characters that get pieces of their own, the most frequent first. The others are written in bytes.
+    /// Share of the text's characters that get pieces of their own, the most frequent first. The others are written in
+    /// bytes.
     pub character_coverage: f64,
     /// Strings that are one piece wherever they stand, whatever their length, and that source lines begin with.
     pub tags: Vec<String>,
@@ -91,7 +92,8 @@ impl TrainOptions {
     }
 }
 
-/// What a text is made of: how often each stretch between two spaces occurs. Its size depends on the distinct ones alone.
+/// What a text is made of: how often each stretch between two spaces occurs. Its size depends on the distinct ones
+/// alone.
 #[derive(Clone, Debug, Default)]
 pub struct TextCounts(HashMap<Box<str>, u64>);
 
@@ -207,8 +209,9 @@ fn add_counts<K: std::hash::Hash + Eq>(mut a: HashMap<K, u64>, mut b: HashMap<K,
     a
 }
 
-/// The characters that get a piece of their own: the most frequent ones (of equals, the first in Unicode) that cover this share of
-/// the text, at most `room`. White space, control characters and the escape never do: they would spoil a line of pieces.
+/// The characters that get a piece of their own: the most frequent ones (of equals, the first in Unicode) that cover
+/// this share of the text, at most `room`. White space, control characters and the escape never do: they would spoil a
+/// line of pieces.
 fn alphabet(words: &HashMap<String, u64>, coverage: f64, room: usize) -> HashSet<char> {
     let mut counts: HashMap<char, u64> = HashMap::new();
     for (word, count) in words {

@@ -1,8 +1,8 @@
-//! Text in pieces of subword-nmt: U+0020 separates them, and `@@` at the end of one joins it to the next. The text is split
-//! already, or [`Codes`] split it.
+//! Text in pieces of subword-nmt: U+0020 separates them, and `@@` at the end of one joins it to the next. The text is
+//! split already, or [`Codes`] split it.
 //!
-//! Of text that is split already, the file is a `tokenizer.json` of words ("WordLevel"), which the `tokenizers` library reads as
-//! we do. With codes it is our own JSON, which has the codes in it.
+//! Of text that is split already, the file is a `tokenizer.json` of words ("WordLevel"), which the `tokenizers` library
+//! reads as we do. With codes it is our own JSON, which has the codes in it.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -36,7 +36,8 @@ fn specials(id: impl Fn(&str) -> Option<u32>) -> Option<[u32; 4]> {
     Some([pad?, bos.or(pad)?, eos?, unk?])
 }
 
-/// The file without its vocabulary: lines are cut at U+0020, and joined with spaces, without `@@` and the space after it.
+/// The file without its vocabulary: lines are cut at U+0020, and joined with spaces, without `@@` and the space after
+/// it.
 fn pipeline(ids: [u32; 4]) -> Value {
     let replace = |pattern: &str, content: &str| json!({ "type": "Replace", "pattern": { "Regex": pattern }, "content": content });
     let special = |(content, id): (&str, u32)| {
@@ -77,8 +78,8 @@ fn for_each_piece(
     }
 }
 
-/// The `vocab_size` most frequent pieces of all texts together, the special tokens counted; of equally frequent ones the first
-/// by their bytes. Each text is split by its codes, or already.
+/// The `vocab_size` most frequent pieces of all texts together, the special tokens counted; of equally frequent ones
+/// the first by their bytes. Each text is split by its codes, or already.
 ///
 /// # Errors
 /// There is no room for any piece.

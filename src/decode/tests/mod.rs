@@ -244,7 +244,8 @@ proptest! {
     }
 }
 
-/// Pearson's χ² of counts against probabilities, in standard deviations above its mean (which is its degrees of freedom).
+/// Pearson's χ² of counts against probabilities, in standard deviations above its mean (which is its degrees of
+/// freedom).
 fn surprise(counts: &[(f64, f64)], draws: f64) -> f64 {
     let chi_square: f64 =
         counts.iter().map(|(count, probability)| (count - draws * probability).powi(2) / (draws * probability)).sum();
@@ -402,14 +403,15 @@ fn continuation(token: u32, log_prob: f32) -> Continuation {
 #[test]
 fn ends_do_not_starve_the_beam() {
     // By hand, W = 2. Step 1: `</s>` -0.1, 4: -3, 5: -4; both words stay although an end is ahead of them.
-    // Step 2: `4 </s>` -3.5, `5 </s>` -4.5, then `4 4` -6 and `5 4` -7 fill the beam. Step 3 cuts `4 4 4` -7, `5 4 4` -8.
+    // Step 2: `4 </s>` -3.5, `5 </s>` -4.5, then `4 4` -6 and `5 4` -7 fill the beam. Step 3 cuts `4 4 4` -7, `5 4 4`
+    // -8.
     let answers = vec![
         vec![continuation(END, -0.1), continuation(4, -3.0), continuation(5, -4.0)],
         vec![continuation(END, -0.5), continuation(4, -3.0), continuation(5, -9.0)],
         vec![continuation(4, -1.0)],
     ];
-    // Without a penalty nothing live can reach -3.5 after step 2. With a strong one (1, 3.4 and 10 for the three lengths)
-    // `4 4 4`, though cut, overtakes `4 </s>`: only its score counts.
+    // Without a penalty nothing live can reach -3.5 after step 2. With a strong one (1, 3.4 and 10 for the three
+    // lengths) `4 4 4`, though cut, overtakes `4 </s>`: only its score counts.
     let second_best = [(0.0, vec![4], true, vec![1, 2]), (8.0, vec![4, 4, 4], false, vec![1, 2, 2])];
     for (alpha, tokens, finished, row_counts) in second_best {
         let mut model = fixed(answers.clone());
@@ -420,11 +422,13 @@ fn ends_do_not_starve_the_beam() {
     }
 }
 
-/// `transformers` and CTranslate2 do the same: at the last step, having enough finished hypotheses does not exclude the cut ones.
+/// `transformers` and CTranslate2 do the same: at the last step, having enough finished hypotheses does not exclude the
+/// cut ones.
 #[test]
 fn what_is_cut_competes_with_what_ends_at_the_same_step() {
-    // By hand, W = 2, scores by length. Step 1: `4` -1, `</s>` -1.2, `5` -1.5. Step 2, the last: `4 4` -1.1, `4 </s>` -1.2.
-    // The second end would stop the search, but `4 4` has the best score, -0.55, before `4 </s>` -0.6 and `</s>` -1.2.
+    // By hand, W = 2, scores by length. Step 1: `4` -1, `</s>` -1.2, `5` -1.5. Step 2, the last: `4 4` -1.1, `4 </s>`
+    // -1.2. The second end would stop the search, but `4 4` has the best score, -0.55, before `4 </s>` -0.6 and
+    // `</s>` -1.2.
     let answers = vec![
         vec![continuation(4, -1.0), continuation(END, -1.2), continuation(5, -1.5)],
         vec![continuation(4, -0.1), continuation(END, -0.2)],

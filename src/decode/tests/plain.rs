@@ -92,8 +92,8 @@ pub(super) type Forms = Vec<Vec<u32>>;
 /// Whether a word goes on from one token to the next.
 type Joins<'a> = &'a dyn Fn(u32, u32) -> bool;
 
-/// How many tokens of phrases are found: of a phrase that occurs as whole words, as many as its longest form has; of one that
-/// the tokens end with the beginning of, all but those that are still to come.
+/// How many tokens of phrases are found: of a phrase that occurs as whole words, as many as its longest form has; of
+/// one that the tokens end with the beginning of, all but those that are still to come.
 pub(super) fn tokens_found(phrases: &[Forms], tokens: &[u32], joins: Joins<'_>) -> usize {
     let longest = |forms: &Forms| forms.iter().map(Vec::len).max().unwrap();
     let may_begin = |start: usize| start == 0 || !joins(tokens[start - 1], tokens[start]);

@@ -87,8 +87,8 @@ impl Translator {
         })
     }
 
-    /// What is demanded of each source, and nothing if nothing is demanded of any. Of a line in parts, each phrase goes to the part
-    /// whose translation it costs least.
+    /// What is demanded of each source, and nothing if nothing is demanded of any. Of a line in parts, each phrase goes
+    /// to the part whose translation it costs least.
     pub(super) fn demands(
         &self,
         sources: &[Vec<Source>],
@@ -121,8 +121,8 @@ impl Translator {
         Ok(demands)
     }
 
-    /// For each source, the phrases that its translation must contain. The phrases of a line in parts are tried one by one with
-    /// each part; each goes to the part of which the score falls least.
+    /// For each source, the phrases that its translation must contain. The phrases of a line in parts are tried one by
+    /// one with each part; each goes to the part of which the score falls least.
     fn placed<'c>(
         &self,
         sources: &[Vec<Source>],
@@ -202,8 +202,8 @@ impl Translator {
         String::from_utf8_lossy(&self.surfaces().texts(&tokens)).trim().to_owned()
     }
 
-    /// The tokens of a phrase: as at the beginning of a text, as after a space and, of a phrase that may follow other text without
-    /// a space, as after other text. None if the vocabulary cannot write it.
+    /// The tokens of a phrase: as at the beginning of a text, as after a space and, of a phrase that may follow other
+    /// text without a space, as after other text. None if the vocabulary cannot write it.
     fn forms(&self, phrase: &str) -> Vec<Vec<u32>> {
         let (phrase, written) = (phrase.trim(), self.written(phrase));
         let after = |before: &str| -> Option<Vec<u32>> {

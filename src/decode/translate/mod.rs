@@ -49,8 +49,9 @@ impl Translator {
         Self { models: self.models.weighted(weights), ..self }
     }
 
-    /// Translates lines; the result has one translation per line, in order. `constraints` are those of each line, none of which
-    /// has a [`Fault`], or empty. `progress` is told how many lines are done; a line in parts is done when all its parts are.
+    /// Translates lines; the result has one translation per line, in order. `constraints` are those of each line, none
+    /// of which has a [`Fault`], or empty. `progress` is told how many lines are done; a line in parts is done when
+    /// all its parts are.
     ///
     /// # Errors
     /// As [`super::search`].
@@ -152,8 +153,8 @@ impl Translator {
         source::encoded(&self.target, targets, usize::MAX).into_iter().map(|target| target.ids).collect()
     }
 
-    /// The results of `look` for each pair of a source and a target. It is called for each batch, with the models ready to
-    /// decode its sources, and its targets.
+    /// The results of `look` for each pair of a source and a target. It is called for each batch, with the models ready
+    /// to decode its sources, and its targets.
     fn teacher_force<S: AsRef<str> + Sync, T: Clone + Default>(
         &self,
         sources: &[S],
@@ -230,7 +231,8 @@ impl Translator {
         if long != Long::Split || !(0..lines.len()).any(is_cut) {
             return sources;
         }
-        // A tag gives the target language of the whole line, so each part needs it. It may be known to only one of the models.
+        // A tag gives the target language of the whole line, so each part needs it. It may be known to only one of the
+        // models.
         let leading = |line: &'l str| {
             let known = self.readers.iter().map(|reader| reader.tokenizers().source.leading(line));
             let leading = known.max_by_key(|leading| leading.len()).unwrap_or_default();

@@ -21,8 +21,8 @@ pub struct TranslateOptions {
     pub no_repeat_ngram: usize,
     /// A translation has at least this many tokens.
     pub min_length: usize,
-    /// A translation has at most this many times the tokens of its source, plus `max_length_extra`. With several models, the
-    /// tokens are those of the first one.
+    /// A translation has at most this many times the tokens of its source, plus `max_length_extra`. With several
+    /// models, the tokens are those of the first one.
     pub max_length_ratio: f64,
     /// See `max_length_ratio`.
     pub max_length_extra: usize,

@@ -25,9 +25,9 @@ impl Translation {
         Self { n_best: vec![Candidate::default()], source_cut: false, parts: Vec::new(), later_prefix: Vec::new() }
     }
 
-    /// The translation of a line from those of its parts, of which there is at least one. `ranked` says that the candidates of
-    /// each part begin with the best: the line then has the `most` best of their combinations, or as many as there are. Samples
-    /// are in no order: the n-th of the line is made of the n-th of each part.
+    /// The translation of a line from those of its parts, of which there is at least one. `ranked` says that the
+    /// candidates of each part begin with the best: the line then has the `most` best of their combinations, or as
+    /// many as there are. Samples are in no order: the n-th of the line is made of the n-th of each part.
     pub(super) fn of_parts(parts: Vec<PartTranslation>, ranked: bool, most: usize) -> Self {
         let scores = |part: &PartTranslation| part.n_best.iter().map(|candidate| candidate.score).collect::<Vec<f64>>();
         let choices = if ranked {
@@ -66,9 +66,9 @@ pub(super) struct PartTranslation {
     pub(super) forced: Vec<u32>,
 }
 
-/// The best ways to choose one item of each list, by the sum of the items' scores: for each, the index in every list. The best
-/// way comes first, and among equals the one with the better items in the earlier lists; `most` of them, or as many as there
-/// are. Every list begins with its best score.
+/// The best ways to choose one item of each list, by the sum of the items' scores: for each, the index in every list.
+/// The best way comes first, and among equals the one with the better items in the earlier lists; `most` of them, or as
+/// many as there are. Every list begins with its best score.
 ///
 /// The lists are joined one by one; more than the `most` best of a beginning are never needed.
 fn best_choices(lists: &[Vec<f64>], most: usize) -> Vec<Vec<usize>> {
@@ -109,9 +109,9 @@ impl PartialEq for Pair {
 
 impl Eq for Pair {}
 
-/// The `most` best pairs of an index of `first` and one of `next`, by the sum of their scores. Both lists fall, so each pair
-/// follows one that is at least as good: only those whose predecessor is taken can be the next (Huang and Chiang 2005, "Better
-/// k-best Parsing", algorithm 2).
+/// The `most` best pairs of an index of `first` and one of `next`, by the sum of their scores. Both lists fall, so each
+/// pair follows one that is at least as good: only those whose predecessor is taken can be the next (Huang and Chiang
+/// 2005, "Better k-best Parsing", algorithm 2).
 fn best_pairs(first: &[f64], next: &[f64], most: usize) -> Vec<(usize, usize)> {
     let pair = |i: usize, j: usize| Some(Pair { sum: first.get(i)? + next.get(j)?, indices: (i, j) });
     let mut open: BinaryHeap<Pair> = pair(0, 0).into_iter().collect();

@@ -89,8 +89,8 @@ fn work(product: &Product) -> Work {
     Work::product(m, n, k, if number == Number::Bf16 { Precision::Bf16 } else { Precision::F32 })
 }
 
-// SAFETY: the driver and cuBLASLt may be called from any thread to which the context is bound, which every call ensures; the
-// pointers to pinned memory are behind a lock.
+// SAFETY: the driver and cuBLASLt may be called from any thread to which the context is bound, which every call
+// ensures; the pointers to pinned memory are behind a lock.
 unsafe impl Send for Cuda {}
 // SAFETY: as above.
 unsafe impl Sync for Cuda {}
@@ -207,7 +207,8 @@ impl Cuda {
         Ok(Timer(Some((self, Timed { name, part, work, events }))))
     }
 
-    /// cuBLASLt's choice for a product: that for its typical shape, unless there is none or it did not work for this one.
+    /// cuBLASLt's choice for a product: that for its typical shape, unless there is none or it did not work for this
+    /// one.
     fn algorithm(&self, product: &Product) -> LtResult<lts::cublasLtMatmulAlgo_t> {
         if let Some(known) = locked(&self.untypical).get(&Shape::new(product)) {
             return *known;

@@ -46,8 +46,9 @@ impl Shape {
     }
 }
 
-/// The product whose algorithm is used for this one. Batches differ in their rows, so numbers of rows are rounded. The choice
-/// does not depend on which batch came first, so that a resumed run gives the same results as an uninterrupted one.
+/// The product whose algorithm is used for this one. Batches differ in their rows, so numbers of rows are rounded. The
+/// choice does not depend on which batch came first, so that a resumed run gives the same results as an uninterrupted
+/// one.
 pub(super) fn typical(p: &Product) -> Product {
     let rounded = |n: usize| n.next_multiple_of(if n > 1024 { 512 } else { 64 });
     // Weight gradients sum over the rows of a batch; other products have them as rows of the result.

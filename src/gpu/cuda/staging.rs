@@ -9,7 +9,8 @@ use crate::gpu::queue::Ticket;
 
 /// Smallest size of the pieces in which pinned memory is allocated.
 const STAGING: usize = 4 << 20;
-/// When more bytes than this would be under way since the last fetch, a copy to the device first waits for those before it.
+/// When more bytes than this would be under way since the last fetch, a copy to the device first waits for those before
+/// it.
 pub(super) const STAGING_LIMIT: usize = 64 << 20;
 
 /// Pinned memory.

@@ -154,8 +154,8 @@ struct Execution {
 }
 
 impl Execution {
-    /// For the `longest` rows of a sentence, of which a warp owns `rows`, with at most `most` warps in a block; `shared` tells the
-    /// bytes of shared memory for a number of warps.
+    /// For the `longest` rows of a sentence, of which a warp owns `rows`, with at most `most` warps in a block;
+    /// `shared` tells the bytes of shared memory for a number of warps.
     fn new(
         kernel: String,
         sizes: &AttentionSizes,
@@ -189,8 +189,8 @@ impl Kernels {
         self.number == Number::Bf16 && self.wide && width == sizes.d_v && matches!(width, 16 | 32 | 64 | 128)
     }
 
-    /// An attention kernel for these sizes, over `longest` rows. For each of its rows, a kernel of attention.cu keeps vectors of
-    /// `kept` numbers in shared memory.
+    /// An attention kernel for these sizes, over `longest` rows. For each of its rows, a kernel of attention.cu keeps
+    /// vectors of `kept` numbers in shared memory.
     fn attention(&self, kernel: &str, sizes: &AttentionSizes, longest: usize, kept: &[usize]) -> Execution {
         if self.is_of_tiles(sizes) {
             return Execution::new(

@@ -67,8 +67,8 @@ impl Kernels {
         [across as u32, self.column_blocks(rows, width) as u32, 1]
     }
 
-    /// Partial sums of the columns of g [rows, width], whose rows lie `stride` apart; wide accesses need that to be a multiple
-    /// of eight.
+    /// Partial sums of the columns of g [rows, width], whose rows lie `stride` apart; wide accesses need that to be a
+    /// multiple of eight.
     pub fn column_sums(&self, partial: Address, g: Address, rows: usize, width: usize, stride: usize) -> Result<()> {
         let bytes = self.number.bytes(rows * width);
         let grid = self.column_grid(rows, width);

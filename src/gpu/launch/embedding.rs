@@ -56,7 +56,8 @@ impl Kernels {
         let bytes = self.number.bytes(rows * d) + 8 * count * d;
         let columns = d.div_ceil(WARP as usize * self.vector()) as u32;
         let (dropout, d, last) = (DropoutArgument::from(dropout), d as u32, count as u32);
-        // A block for each long segment and run of columns; a warp for each of the others. The profile counts their bytes once.
+        // A block for each long segment and run of columns; a warp for each of the others. The profile counts their
+        // bytes once.
         let short = ((count - long) * columns as usize).div_ceil(WARPS);
         let parts = [
             ("embed_backward", [long as u32, columns, 1], 0u32),

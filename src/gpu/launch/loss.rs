@@ -9,17 +9,17 @@ use crate::ops::profile::Work;
 
 /// Stands for no label, in rows that have no loss; and for no token.
 pub const NO_LABEL: u32 = u32::MAX;
-/// Warps of a block of `smoothed_loss` at most, and for rows that half as many can keep in registers, in bf16: then more blocks fit
-/// at a time, of which some read while others write.
+/// Warps of a block of `smoothed_loss` at most, and for rows that half as many can keep in registers, in bf16: then
+/// more blocks fit at a time, of which some read while others write.
 const WARPS: u32 = 16;
 /// Logits that a thread takes at once, and how many times that it keeps.
 const LOGITS: usize = 8;
 const HELD: usize = 8;
 
 impl Kernels {
-    /// The losses [rows, 2] of rows of logits, which become their gradient where it is wanted. `weights` [rows], by which the
-    /// smoothed losses are multiplied, may be [`Address::NONE`], for 1. The token `left_out`, if there is one, takes no part in the
-    /// softmax.
+    /// The losses [rows, 2] of rows of logits, which become their gradient where it is wanted. `weights` [rows], by
+    /// which the smoothed losses are multiplied, may be [`Address::NONE`], for 1. The token `left_out`, if there is
+    /// one, takes no part in the softmax.
     pub fn smoothed_loss(
         &self,
         [logits, losses, labels, weights]: [Address; 4],

@@ -109,7 +109,8 @@ pub struct Kernels {
     pub number: Number,
     /// Whether all widths are multiples of eight.
     pub wide: bool,
-    /// Products of at most so many multiplications are computed by kernels: [`MOST_MULTIPLICATIONS`], or zero for none.
+    /// Products of at most so many multiplications are computed by kernels: [`MOST_MULTIPLICATIONS`], or zero for
+    /// none.
     pub most_multiplications: usize,
 }
 

@@ -11,7 +11,8 @@ use crate::ops::profile::Work;
 
 /// Dynamic shared memory that every GPU gives a block without being asked.
 const SHARED: usize = 48 << 10;
-/// Bytes of shared memory of a multiprocessor of compute capability 9.0, and those that each block takes besides its own.
+/// Bytes of shared memory of a multiprocessor of compute capability 9.0, and those that each block takes besides its
+/// own.
 const OF_MULTIPROCESSOR: usize = 228 << 10;
 const RESERVED: usize = 1 << 10;
 

@@ -39,8 +39,8 @@ impl Kernels {
         }
     }
 
-    /// Decides on an update: from the sums of its losses, `blocks` partial sums of squares of its gradients, their scale
-    /// and the norm to which they are clipped.
+    /// Decides on an update: from the sums of its losses, `blocks` partial sums of squares of its gradients, their
+    /// scale and the norm to which they are clipped.
     pub fn decide(
         &self,
         [decision, stopped]: [Address; 2],
@@ -60,7 +60,8 @@ impl Kernels {
         }
     }
 
-    /// One Adam update of `count` parameters, if it is made. Weight decay begins and ends, alternately, at the `bounds`.
+    /// One Adam update of `count` parameters, if it is made. Weight decay begins and ends, alternately, at the
+    /// `bounds`.
     pub fn adam(
         &self,
         [values, gradients, first, second]: [Address; 4],

@@ -11,8 +11,8 @@ use crate::ops::profile::Work;
 
 /// Multiplications of a small product, at most: a library's call takes longer on the host than these do on a large GPU.
 pub const MOST_MULTIPLICATIONS: usize = 1 << 28;
-/// Terms of the sums of a small product, at most. Few blocks with long sums would leave the device idle, and a library divides
-/// the sums.
+/// Terms of the sums of a small product, at most. Few blocks with long sums would leave the device idle, and a library
+/// divides the sums.
 const MOST_TERMS: usize = 512;
 /// The same for weight gradients, whose sums are over the rows of a batch, and of which many are computed at once.
 const MOST_ROWS: usize = 1 << 14;
@@ -54,8 +54,8 @@ impl SmallProduct {
         end: u32::MAX,
     };
 
-    /// `block` is how many rows and columns of the result a block computes, `before` the number of blocks for the products
-    /// before it.
+    /// `block` is how many rows and columns of the result a block computes, `before` the number of blocks for the
+    /// products before it.
     pub(super) fn new(p: &Product, bias: Address, block: [usize; 2], before: u32) -> Self {
         let across = p.n.div_ceil(block[1]) as u32;
         Self {
@@ -78,7 +78,8 @@ struct SmallProducts {
 }
 
 impl SmallProducts {
-    /// At most [`MOST_SMALL_PRODUCTS`], each with what kernels take as its bias; also the number of their blocks, and their work.
+    /// At most [`MOST_SMALL_PRODUCTS`], each with what kernels take as its bias; also the number of their blocks, and
+    /// their work.
     fn new<'a>(products: impl Iterator<Item = (&'a Product, Address)>) -> (Self, u32, Work) {
         let mut all = Self { each: [SmallProduct::NONE; MOST_SMALL_PRODUCTS] };
         let (mut end, mut of_all) = (0, Work::NONE);
@@ -91,7 +92,8 @@ impl SmallProducts {
     }
 }
 
-/// A product that adds to the gradient of a weight, and what the sums of its left factor's rows are added to, if anything.
+/// A product that adds to the gradient of a weight, and what the sums of its left factor's rows are added to, if
+/// anything.
 #[derive(Clone, Copy, Debug)]
 pub struct WeightGradient {
     /// gᵀ·x, added to float32: its left factor is transposed.
@@ -100,8 +102,8 @@ pub struct WeightGradient {
     pub bias: Address,
 }
 
-/// Bytes of shared memory that a block takes; `terms_last` says of both factors whether the terms of the sums are neighbours
-/// in memory.
+/// Bytes of shared memory that a block takes; `terms_last` says of both factors whether the terms of the sums are
+/// neighbours in memory.
 pub(super) fn shared(block: [usize; 2], terms_last: [bool; 2]) -> u32 {
     let part = |lines: usize, terms_last| if terms_last { lines * (DEPTH + 8) } else { DEPTH * (lines + 8) };
     let stage = Number::Bf16.bytes(part(block[0], terms_last[0]) + part(block[1], terms_last[1]));
@@ -113,8 +115,8 @@ pub(super) fn work(p: &Product) -> Work {
 }
 
 impl Kernels {
-    /// Whether kernels take the product's layout: whole pieces of 16 bytes. Norms joined with it begin at such if all widths are
-    /// multiples of eight.
+    /// Whether kernels take the product's layout: whole pieces of 16 bytes. Norms joined with it begin at such if all
+    /// widths are multiples of eight.
     fn has_small_form(&self, p: &Product) -> bool {
         let is_whole = |n: usize| n.is_multiple_of(8);
         let starts = [p.a.at, p.b.at, p.c.at].iter().all(|at| at.0.is_multiple_of(16));
@@ -160,7 +162,8 @@ impl Kernels {
         self.project(p, Dropout::OFF, Address::NONE)
     }
 
-    /// A product with [`Epilogue::BiasRelu`] that [has a kernel](Self::has_kernel), and dropout: `padded` is [`Side::padded`].
+    /// A product with [`Epilogue::BiasRelu`] that [has a kernel](Self::has_kernel), and dropout: `padded` is
+    /// [`Side::padded`].
     ///
     /// [`Side::padded`]: super::Side::padded
     pub fn product_with_dropout(&self, p: &Product, dropout: Dropout, padded: Address) -> Result<()> {

@@ -13,13 +13,14 @@ use crate::ops::profile::Work;
 const BLOCK: [usize; 2] = [32, 128];
 
 impl Kernels {
-    /// Whether [`Self::product_add_norm`] or [`Self::product_norm_backward`] takes the product, whichever has its layout.
+    /// Whether [`Self::product_add_norm`] or [`Self::product_norm_backward`] takes the product, whichever has its
+    /// layout.
     pub fn joins_norm(&self, p: &Product) -> bool {
         self.has_kernel(p) && p.n <= BLOCK[1] && p.c.stride == p.n
     }
 
-    /// [`Self::product`] and [`Self::add_norm`] in one, for a product that [this takes](Self::joins_norm): s, where the product's
-    /// result would lie, is x + dropout(a·b + bias), and y = norm(s).
+    /// [`Self::product`] and [`Self::add_norm`] in one, for a product that [this takes](Self::joins_norm): s, where the
+    /// product's result would lie, is x + dropout(a·b + bias), and y = norm(s).
     pub fn product_add_norm(
         &self,
         p: &Product,
@@ -44,8 +45,8 @@ impl Kernels {
         rows.div_ceil(BLOCK[0])
     }
 
-    /// [`Self::product`] and [`Self::add_norm_backward`] in one, for a product that [this takes](Self::joins_norm): dy is what its
-    /// result would be, which is not written.
+    /// [`Self::product`] and [`Self::add_norm_backward`] in one, for a product that [this takes](Self::joins_norm): dy
+    /// is what its result would be, which is not written.
     pub fn product_norm_backward(
         &self,
         p: &Product,

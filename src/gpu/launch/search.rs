@@ -29,7 +29,8 @@ impl Exclusions {
 }
 
 impl Kernels {
-    /// The rows that each row's hypothesis went through, [rows, capacity], from the same table of the last step, `before`.
+    /// The rows that each row's hypothesis went through, [rows, capacity], from the same table of the last step,
+    /// `before`.
     pub fn advance(
         &self,
         [ancestors, before, parents]: [Address; 3],
@@ -49,8 +50,8 @@ impl Kernels {
         }
     }
 
-    /// The k best continuations of rows of logits (float32, overwritten) that lie `stride` apart, a multiple of four, and their
-    /// log-probabilities.
+    /// The k best continuations of rows of logits (float32, overwritten) that lie `stride` apart, a multiple of four,
+    /// and their log-probabilities.
     pub fn best_continuations(
         &self,
         [tokens, log_probs, logits]: [Address; 3],

@@ -45,7 +45,8 @@ impl Pass<'_> {
         self.engine.kernels.turn(rows, self.engine.table, side, stride, heads, sign, rotary.table().1)
     }
 
-    /// Keys and values of the memory for each of these projections, one after the other from `at` on; returns where each begins.
+    /// Keys and values of the memory for each of these projections, one after the other from `at` on; returns where
+    /// each begins.
     pub(in crate::gpu) fn project_memory(
         &self,
         projections: &[plan::Linear],
@@ -68,8 +69,8 @@ impl Pass<'_> {
         Ok(products.iter().map(|product| product.c.at).collect())
     }
 
-    /// Up to the last projection, whose input is returned. `memory` are a memory's side and its keys and values; without it,
-    /// the rows look at each other.
+    /// Up to the last projection, whose input is returned. `memory` are a memory's side and its keys and values;
+    /// without it, the rows look at each other.
     pub(super) fn attend(
         &mut self,
         attention: &plan::Attention,
@@ -88,8 +89,8 @@ impl Pass<'_> {
         Ok((Kept::Attention { input, query, key_value, context, log_sums }, context))
     }
 
-    /// Up to the product of the input's gradient, which is returned. That of the memory's gradient is added to `looks`, and
-    /// computed unless gradients are kept.
+    /// Up to the product of the input's gradient, which is returned. That of the memory's gradient is added to `looks`,
+    /// and computed unless gradients are kept.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn attend_back(
         &mut self,

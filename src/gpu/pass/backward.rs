@@ -9,8 +9,8 @@ use crate::gpu::upload::Placed;
 use crate::ops::sublayer::NormPlacement;
 
 impl Pass<'_> {
-    /// Back over a stack, from the gradient `g` of its output; `g`'s memory is overwritten. A memory comes with where its gradient
-    /// is to be.
+    /// Back over a stack, from the gradient `g` of its output; `g`'s memory is overwritten. A memory comes with where
+    /// its gradient is to be.
     pub(super) fn backward(
         &mut self,
         layers: &Layers,

@@ -1,4 +1,5 @@
-//! Joints: the residual sum and norm between two sub-layers, with the product before them where one kernel computes both.
+//! Joints: the residual sum and norm between two sub-layers, with the product before them where one kernel computes
+//! both.
 
 use super::Pass;
 use crate::error::Result;
@@ -86,8 +87,8 @@ impl Pass<'_> {
         Ok(gradient.memory())
     }
 
-    /// Back over a joint: from the gradients of y and of s (either may be missing), writes that of x to `ds`, and returns
-    /// where that of h is: in `dh`, or in `ds` if nothing is dropped and `ds` may be overwritten.
+    /// Back over a joint: from the gradients of y and of s (either may be missing), writes that of x to `ds`, and
+    /// returns where that of h is: in `dh`, or in `ds` if nothing is dropped and `ds` may be overwritten.
     pub(super) fn join_back(
         &mut self,
         joint: &Joint,

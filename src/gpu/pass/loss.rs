@@ -7,8 +7,8 @@ use crate::gpu::plan::Linear;
 use crate::gpu::queue::Address;
 use crate::ops::loss::Targets;
 
-/// Bytes of logits that are held at once at most: those of a whole batch, if it is not very large. Each chunk adds to all of the
-/// projection's gradient, and its products keep a GPU busy only if they are large.
+/// Bytes of logits that are held at once at most: those of a whole batch, if it is not very large. Each chunk adds to
+/// all of the projection's gradient, and its products keep a GPU busy only if they are large.
 pub(in crate::gpu) const LOGIT_BYTES: usize = 2 << 30;
 /// The fewest rows of a chunk of logits, where memory is short.
 const FEWEST_LOGIT_ROWS: usize = 256;
@@ -63,8 +63,8 @@ impl Pass<'_> {
     }
 }
 
-/// Rows per chunk when `rows` are divided into chunks of about `most`: evenly, since a short chunk would leave the device
-/// partly idle, and rounded to a number at which products are fast.
+/// Rows per chunk when `rows` are divided into chunks of about `most`: evenly, since a short chunk would leave the
+/// device partly idle, and rounded to a number at which products are fast.
 fn rows_of_chunks(rows: usize, most: usize) -> usize {
     let chunks = rows.div_ceil(most.max(1)).max(1);
     rows.div_ceil(chunks).next_multiple_of(256).clamp(1, rows.max(1))

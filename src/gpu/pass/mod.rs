@@ -1,11 +1,11 @@
 //! One pass through a model, forward and back.
 //!
 //! Between two sub-layers is a *joint*: s = x + dropout(h + bias), y = norm(s), where h is what the sub-layer before it
-//! computed. With post-norm, y is both the residual stream and the next sub-layer's input. With pre-norm, s is the stream,
-//! and y, which uses the norm of the next sub-layer, is that sub-layer's input. So one kernel serves both.
+//! computed. With post-norm, y is both the residual stream and the next sub-layer's input. With pre-norm, s is the
+//! stream, and y, which uses the norm of the next sub-layer, is that sub-layer's input. So one kernel serves both.
 //!
-//! A sub-layer leaves its last product to the joint after it, and on the way back the product of its input's gradient to the
-//! joint before it: where products are small, one kernel computes product and joint.
+//! A sub-layer leaves its last product to the joint after it, and on the way back the product of its input's gradient
+//! to the joint before it: where products are small, one kernel computes product and joint.
 
 mod attention;
 mod backward;
@@ -149,7 +149,8 @@ pub(super) struct Pass<'a> {
     pub(super) mode: Mode,
     pub(super) number: Number,
     pub(super) d: usize,
-    /// Weight gradients that are computed together at the end, where that is faster: see [`Pass::add_weight_gradient`].
+    /// Weight gradients that are computed together at the end, where that is faster: see
+    /// [`Pass::add_weight_gradient`].
     waiting: Option<Vec<WeightGradient>>,
 }
 
@@ -206,8 +207,8 @@ impl Pass<'_> {
         })
     }
 
-    /// Runs a stack forward. `attend` computes an attention sub-layer up to its last projection, whose input it returns: it gets
-    /// the sub-layer's number in the stack and its input.
+    /// Runs a stack forward. `attend` computes an attention sub-layer up to its last projection, whose input it
+    /// returns: it gets the sub-layer's number in the stack and its input.
     pub(super) fn walk(&mut self, layers: &Layers, side: &Side, attend: &mut Attend<'_>) -> Result<Trail> {
         let config = self.engine.model.config();
         let (pre, scale) = (config.norm == NormPlacement::Pre, config.embedding_scale());

@@ -88,7 +88,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Before the backward passes over stacks: lets their weight gradients wait, if products with so many rows are small.
+    /// Before the backward passes over stacks: lets their weight gradients wait, if products with so many rows are
+    /// small.
     pub(super) fn begin_gradients(&mut self, stacks: [&Layers; 2], rows: usize) {
         let projections =
             stacks.into_iter().flat_map(|layers| &layers.sublayers).flat_map(|sublayer| match &sublayer.inner {

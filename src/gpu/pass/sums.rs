@@ -1,5 +1,5 @@
-//! The second stage of column sums, deferred: one kernel adds up the partial sums of many, since there is little work and most
-//! of the time goes into starting a kernel.
+//! The second stage of column sums, deferred: one kernel adds up the partial sums of many, since there is little work
+//! and most of the time goes into starting a kernel.
 
 use std::sync::Arc;
 
@@ -31,7 +31,8 @@ impl Sums {
         self.arena.reset();
     }
 
-    /// Memory for partial sums, float32 [blocks, Σ widths], that the next kernel writes; they will be added to their targets.
+    /// Memory for partial sums, float32 [blocks, Σ widths], that the next kernel writes; they will be added to their
+    /// targets.
     pub(crate) fn take(&mut self, kernels: &Kernels, blocks: usize, targets: [(Address, usize); 2]) -> Result<Address> {
         let bytes = 4 * blocks * (targets[0].1 + targets[1].1);
         let is_target = |(target, _): (Address, usize)| {
@@ -130,7 +131,8 @@ mod tests {
         }
     }
 
-    /// The number of launches, and of their thread blocks, for sums into `targets`, each `width` wide, from `blocks` rows.
+    /// The number of launches, and of their thread blocks, for sums into `targets`, each `width` wide, from `blocks`
+    /// rows.
     fn launched(targets: impl Iterator<Item = u64>, width: usize, blocks: usize) -> (usize, usize) {
         let queue = Arc::new(Counting::default());
         let (kernels, mut sums) = (Kernels::new(queue.clone(), Number::F32, false), Sums::new(queue.clone()));

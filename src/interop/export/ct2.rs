@@ -1,10 +1,11 @@
 //! A CTranslate2 model directory: `model.bin`, `config.json`, vocabularies; and our tokenizers beside them.
 //!
-//! `model.bin` is little-endian: a version (u32), the name and revision of the specification, then a count of variables, each a
-//! name, the number of its dimensions (u8), the dimensions (u32), a type (u8), the number of bytes (u32) and the bytes; then a
-//! count of aliases, each two names. A name is its length with the final zero (u16), its bytes, and the zero. Types: 0 float32,
-//! 1 int8, 2 int16. Weights are [out, in]; q, k and v of self-attention are one matrix, k and v of cross-attention too; an 8-bit
-//! matrix has a `_scale` for each row, by which the original numbers were multiplied.
+//! `model.bin` is little-endian: a version (u32), the name and revision of the specification, then a count of
+//! variables, each a name, the number of its dimensions (u8), the dimensions (u32), a type (u8), the number of bytes
+//! (u32) and the bytes; then a count of aliases, each two names. A name is its length with the final zero (u16), its
+//! bytes, and the zero. Types: 0 float32, 1 int8, 2 int16. Weights are [out, in]; q, k and v of self-attention are one
+//! matrix, k and v of cross-attention too; an 8-bit matrix has a `_scale` for each row, by which the original numbers
+//! were multiplied.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
-//! A MarianMT folder of Hugging Face `transformers`: `config.json`, `generation_config.json`, `model.safetensors`, and a
-//! tokenizer that `AutoTokenizer` loads.
+//! A MarianMT folder of Hugging Face `transformers`: `config.json`, `generation_config.json`, `model.safetensors`, and
+//! a tokenizer that `AutoTokenizer` loads.
 //!
-//! Marian puts all sines of a position before all cosines. If ours alternate, the components of the model's width are permuted
-//! in every matrix, bias and norm that has them, which changes nothing but the order of sums.
+//! Marian puts all sines of a position before all cosines. If ours alternate, the components of the model's width are
+//! permuted in every matrix, bias and norm that has them, which changes nothing but the order of sums.
 
 use std::borrow::Cow;
 use std::path::Path;

@@ -5,8 +5,8 @@
 //! | `ct2` | [`ct2`] | CTranslate2 |
 //! | `hf-marian` | [`hf_marian`] | Hugging Face `transformers` |
 //!
-//! An exporter first reports everything that the format cannot express ([`Obstacles`]). The exported model computes the same
-//! as ours, up to the rounding of sums in another order.
+//! An exporter first reports everything that the format cannot express ([`Obstacles`]). The exported model computes the
+//! same as ours, up to the rounding of sums in another order.
 
 pub mod ct2;
 pub mod hf_marian;

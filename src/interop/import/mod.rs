@@ -1,7 +1,7 @@
 //! Weights of other programs, read into a model of ours. One module for each kind of source.
 //!
-//! Only data is read, never a pickle, which can run code. Each importer maps the names in the file to places in our flat
-//! buffer: every tensor of the file must have a place and every place a tensor, of the right shape.
+//! Only data is read, never a pickle, which can run code. Each importer maps the names in the file to places in our
+//! flat buffer: every tensor of the file must have a place and every place a tensor, of the right shape.
 
 pub mod hf_marian;
 pub mod marian;
@@ -43,8 +43,8 @@ pub fn import(source: &Path) -> Result<Imported> {
     if marian::is_model(source) { marian::import(source) } else { hf_marian::import(source) }
 }
 
-/// The error for weights in a form that is not read, if they are in one; `has` says whether there is a file of that name. (One
-/// pickle alone is looked for elsewhere, since the hub's converter may have replaced it.)
+/// The error for weights in a form that is not read, if they are in one; `has` says whether there is a file of that
+/// name. (One pickle alone is looked for elsewhere, since the hub's converter may have replaced it.)
 pub fn unread(has: &dyn Fn(&str) -> bool) -> Option<Error> {
     let (what, form) = match has {
         has if has("model.safetensors.index.json") => {
@@ -86,8 +86,8 @@ fn refuse_unfetched(weights: &Path) -> Result<()> {
     refused.map_err(|error| Error::io("read the model", weights, error))
 }
 
-/// The parameters of a model whose weights are in `weights`. Fails if that file is too small to hold them, so that sizes
-/// stated by a damaged file cannot exhaust memory.
+/// The parameters of a model whose weights are in `weights`. Fails if that file is too small to hold them, so that
+/// sizes stated by a damaged file cannot exhaust memory.
 fn layout_within(config: &ModelConfig, vocabulary: Vocabulary, weights: &Path) -> Result<ParameterLayout> {
     let unlikely = |what: String| {
         Error::failure(what).at(weights).help("the files are of different models, or damaged: fetch them again")

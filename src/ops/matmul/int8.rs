@@ -1,10 +1,10 @@
 //! Products with 8-bit integers: weights with a scale for each output, inputs with one for each row.
 //!
-//! A weight w of output j becomes the integer round(w / s_j), where s_j = max|w| / 127 over the output's weights. An input x
-//! becomes round(x / r), where r = max|x| / 127 is computed for each row when it is multiplied. Integers are multiplied and
-//! summed exactly in 32 bits, so that a result y_j = r·s_j·Σ depends neither on the instruction set nor on the other rows.
-//! (Symmetric quantisation as in Bhandare et al. 2019, "Efficient 8-Bit Quantization of Transformer Neural Machine Language
-//! Translation Model".)
+//! A weight w of output j becomes the integer round(w / s_j), where s_j = max|w| / 127 over the output's weights. An
+//! input x becomes round(x / r), where r = max|x| / 127 is computed for each row when it is multiplied. Integers are
+//! multiplied and summed exactly in 32 bits, so that a result y_j = r·s_j·Σ depends neither on the instruction set nor
+//! on the other rows. (Symmetric quantisation as in Bhandare et al. 2019, "Efficient 8-Bit Quantization of Transformer
+//! Neural Machine Language Translation Model".)
 
 use std::ops::Range;
 

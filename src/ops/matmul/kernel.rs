@@ -1,11 +1,11 @@
 //! Micro-kernels: a tile of C, up to [`TILE_ROWS`] rows by [`PANEL`] columns, held in registers over a run of steps.
 //!
-//! A *step* is one position of the inner dimension with float32, two with bfloat16, four with 8-bit integers: always 32 bits
-//! of A and of B, so that everything but packing and the multiplication itself is the same for all types.
+//! A *step* is one position of the inner dimension with float32, two with bfloat16, four with 8-bit integers: always 32
+//! bits of A and of B, so that everything but packing and the multiplication itself is the same for all types.
 //!
-//! Every element of C is one chain of fused multiply-adds over the inner dimension, from its beginning to its end, whichever
-//! tile it falls into: a row's result depends neither on the rows beside it, nor on the number of threads, nor (in
-//! float32) on the instruction set.
+//! Every element of C is one chain of fused multiply-adds over the inner dimension, from its beginning to its end,
+//! whichever tile it falls into: a row's result depends neither on the rows beside it, nor on the number of threads,
+//! nor (in float32) on the instruction set.
 
 use super::Precision;
 #[cfg(any(test, target_arch = "x86_64"))]
@@ -19,8 +19,8 @@ pub(super) const PANEL: usize = 32;
 pub(super) const DEPTH: usize = 256;
 /// Distance of a tile's rows, where A is packed by rows: more than [`DEPTH`], so that rows do not share cache sets.
 pub(super) const ROW_STRIDE: usize = DEPTH + 16;
-/// Distance of packed tiles of A, in either order: not a multiple of the size of a page, so that tiles that are written side
-/// by side do not share cache sets.
+/// Distance of packed tiles of A, in either order: not a multiple of the size of a page, so that tiles that are written
+/// side by side do not share cache sets.
 pub(super) const TILE_WORDS: usize = TILE_ROWS * ROW_STRIDE;
 
 /// How a tile of A is packed.
@@ -71,8 +71,8 @@ impl Tile {
 /// Computes a number of rows of a tile.
 ///
 /// # Safety
-/// Rows are 1 to [`TILE_ROWS`]; A and B hold the tile's steps, C that many rows of [`PANEL`] columns; the machine has the
-/// instructions that [`choose`] saw.
+/// Rows are 1 to [`TILE_ROWS`]; A and B hold the tile's steps, C that many rows of [`PANEL`] columns; the machine has
+/// the instructions that [`choose`] saw.
 pub(super) type Kernel = unsafe fn(usize, Tile);
 
 /// The kernel for this machine.
@@ -98,8 +98,9 @@ pub(super) fn choose(precision: Precision, order: Order) -> Kernel {
     }
 }
 
-/// This machine's kernel for 8-bit integers, four per step, with A packed by rows and the sums as 32-bit integers in the bits
-/// of C. Also the number that must be added to A's integers beforehand: 128 if the kernel takes them as unsigned, else 0.
+/// This machine's kernel for 8-bit integers, four per step, with A packed by rows and the sums as 32-bit integers in
+/// the bits of C. Also the number that must be added to A's integers beforehand: 128 if the kernel takes them as
+/// unsigned, else 0.
 pub(super) fn choose_int8() -> (Kernel, i32) {
     #[cfg(target_arch = "x86_64")]
     match level() {
@@ -212,7 +213,8 @@ mod plain {
     }
 }
 
-// With intrinsics: plain loops over arrays reach the same speed for some numbers of rows and a quarter of it for others.
+// With intrinsics: plain loops over arrays reach the same speed for some numbers of rows and a quarter of it for
+// others.
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::{
@@ -226,7 +228,8 @@ mod x86 {
 
     use super::{PANEL, TILE_ROWS, Tile, place};
 
-    /// Defines a kernel for vectors of `$lanes` floats that holds pieces of at most `$most` rows by two vectors in registers.
+    /// Defines a kernel for vectors of `$lanes` floats that holds pieces of at most `$most` rows by two vectors in
+    /// registers.
     macro_rules! kernel {
         (
             $(#[$meta:meta])* $name:ident, $piece:ident, $features:literal, $vector:ty, $lanes:literal,
@@ -311,7 +314,8 @@ mod x86 {
         |x, b, sum| _mm256_fmadd_ps(x, b, sum)
     );
 
-    /// 8-bit integers with AVX2: bytes 0 and 2 of every four as 16-bit numbers, then 1 and 3, so that nothing saturates.
+    /// 8-bit integers with AVX2: bytes 0 and 2 of every four as 16-bit numbers, then 1 and 3, so that nothing
+    /// saturates.
     ///
     /// # Safety
     /// As for [`super::Kernel`], with A packed by rows.

@@ -1,12 +1,12 @@
 //! Matrix products on slices.
 //!
 //! [`Packed::product`] multiplies rows by a matrix packed once for many rows: the weights of a training step.
-//! [`transposed_product`] sums over rows: the gradients of weights. [`small`] multiplies where packing would cost more than
-//! it saves: heads of attention. [`int8`] multiplies by a matrix of 8-bit integers, for inference.
+//! [`transposed_product`] sums over rows: the gradients of weights. [`small`] multiplies where packing would cost more
+//! than it saves: heads of attention. [`int8`] multiplies by a matrix of 8-bit integers, for inference.
 //!
-//! All of them sum every element in one order, from the first to the last position of the inner dimension: what is computed
-//! for a row depends neither on the number of rows nor on that of threads, and decoding one sentence gives exactly what
-//! decoding a batch gives.
+//! All of them sum every element in one order, from the first to the last position of the inner dimension: what is
+//! computed for a row depends neither on the number of rows nor on that of threads, and decoding one sentence gives
+//! exactly what decoding a batch gives.
 //!
 //! ```text
 //! for each group of the inner dimension         A is packed into tiles, which then lie in the second-level cache
@@ -188,8 +188,8 @@ impl Packed {
         self.multiply(Matrix::new(a, m, self.k), Order::Rows, 0..m, c, accumulate);
     }
 
-    /// C = A·B on all threads, each of which computes some of the columns: for too few rows to divide among the threads.
-    /// A: [m, k] row-major, C: [m, n] row-major.
+    /// C = A·B on all threads, each of which computes some of the columns: for too few rows to divide among the
+    /// threads. A: [m, k] row-major, C: [m, n] row-major.
     pub fn product_by_columns(&self, a: &[f32], c: &mut [f32]) {
         if c.is_empty() {
             return;
@@ -236,7 +236,8 @@ impl Packed {
     }
 }
 
-/// C = Aᵀ·B, or C += Aᵀ·B, over the threads: the gradient of a weight. A: [rows, m], B: [rows, n], C: [m, n], all row-major.
+/// C = Aᵀ·B, or C += Aᵀ·B, over the threads: the gradient of a weight. A: [rows, m], B: [rows, n], C: [m, n], all
+/// row-major.
 pub fn transposed_product(a: &[f32], b: &[f32], rows: usize, c: &mut [f32], accumulate: bool, precision: Precision) {
     if rows == 0 || c.is_empty() {
         if !accumulate {
@@ -248,8 +249,8 @@ pub fn transposed_product(a: &[f32], b: &[f32], rows: usize, c: &mut [f32], accu
     assert!(a.len() == rows * m && b.len() == rows * n && c.len() == m * n, "sizes of a product differ");
     let packed = Packed::new(b, rows, n, precision);
     let a = Matrix::new(a, rows, m);
-    // A task has few enough rows for its tiles of A to stay in a thread's cache, but no fewer, since each task reads all of B;
-    // and all threads get the same number of tasks. How the rows are divided does not change any result.
+    // A task has few enough rows for its tiles of A to stay in a thread's cache, but no fewer, since each task reads
+    // all of B; and all threads get the same number of tasks. How the rows are divided does not change any result.
     let tasks = m.div_ceil(pack::MOST_COLUMNS).next_multiple_of(rayon::current_num_threads());
     let task = m.div_ceil(tasks).next_multiple_of(4).min(pack::MOST_COLUMNS);
     let shared = SharedRows::new(c, n);
@@ -261,8 +262,8 @@ pub fn transposed_product(a: &[f32], b: &[f32], rows: usize, c: &mut [f32], accu
     });
 }
 
-/// Floating-point operations per second of each thread while all of them run, with operands in the first-level cache: the peak
-/// that products are measured against.
+/// Floating-point operations per second of each thread while all of them run, with operands in the first-level cache:
+/// the peak that products are measured against.
 pub fn peak(precision: Precision) -> f64 {
     const CALLS: usize = 4_000;
     const FLOPS: usize = 2 * CALLS * TILE_ROWS * PANEL * DEPTH;

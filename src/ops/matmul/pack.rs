@@ -1,4 +1,5 @@
-//! Packing: operands copied into the order that the micro-kernels read them in, and rounded to bfloat16 where asked for.
+//! Packing: operands copied into the order that the micro-kernels read them in, and rounded to bfloat16 where asked
+//! for.
 
 use std::ops::Range;
 
@@ -31,8 +32,8 @@ pub(super) fn tiles(a: Matrix, columns: Range<usize>, positions: Range<usize>, t
     }
 }
 
-/// Columns of a row-major matrix at all its rows, packed step after step as one panel; what lies beyond the columns is not
-/// written.
+/// Columns of a row-major matrix at all its rows, packed step after step as one panel; what lies beyond the columns is
+/// not written.
 pub(super) fn panel(b: Matrix, columns: Range<usize>, to: &mut [u32], precision: Precision) {
     match precision {
         Precision::F32 => copy_panel(b, columns, to),

@@ -1,8 +1,8 @@
 //! The fused form, for the processor.
 //!
 //! Blocks of whole sentences go through the entire sub-layer on one thread, so that activations stay in its cache; the
-//! gradients of the weights follow in products over all rows. The division into blocks depends only on the shape, never on
-//! the number of threads, and so results do not depend on it either.
+//! gradients of the weights follow in products over all rows. The division into blocks depends only on the shape, never
+//! on the number of threads, and so results do not depend on it either.
 
 use std::ops::Range;
 use std::sync::Mutex;

@@ -4,8 +4,8 @@
 //! - post-norm (the paper): y = norm(x + dropout(f(x)))
 //! - pre-norm: y = x + dropout(f(norm(x)))
 //!
-//! A sub-layer f implements [`Inner`]; [`run`] makes one differentiable operation of it, in plain operations ([`plain`]) or
-//! `fused`.
+//! A sub-layer f implements [`Inner`]; [`run`] makes one differentiable operation of it, in plain operations
+//! ([`plain`]) or `fused`.
 
 mod fused;
 mod inner;

@@ -34,7 +34,8 @@ const LEGEND: u32 = 34;
 /// What the legend says of lines; and, where there are any, of those of `data.monitor`.
 const LINES: &str = "by updates; solid: training, dashed: validation";
 const DOTTED: &str = "dotted: other sets";
-/// A training curve with more points than this looks like noise: it is drawn fainter, so that it does not hide validation's.
+/// A training curve with more points than this looks like noise: it is drawn fainter, so that it does not hide
+/// validation's.
 const CROWDED: usize = 400;
 const ACROSS: usize = 2;
 
@@ -277,7 +278,8 @@ impl Legend {
     }
 }
 
-/// A number that can be drawn. Beyond this size, differences of numbers are infinite or 0, and marking an axis never ends.
+/// A number that can be drawn. Beyond this size, differences of numbers are infinite or 0, and marking an axis never
+/// ends.
 fn drawable(value: &Value) -> Option<f64> {
     let value = value.as_f64().filter(|value| value.abs() <= limits::LARGEST_DRAWN)?;
     Some(if value.abs() < 1.0 / limits::LARGEST_DRAWN { 0.0 } else { value })
@@ -294,7 +296,8 @@ fn range(values: impl Iterator<Item = f64>) -> Range<f64> {
     low - room..high + room
 }
 
-/// The marks of a logarithmic axis: at round numbers; if these are too few, evenly spaced; if too many, at whole powers of ten.
+/// The marks of a logarithmic axis: at round numbers; if these are too few, evenly spaced; if too many, at whole powers
+/// of ten.
 fn logarithmic_marks(powers: &Range<f64>, most: usize) -> Vec<f64> {
     let marks = |factors: &[f64]| -> Vec<f64> {
         let whole = powers.start.floor() as i32..=powers.end.ceil() as i32;

@@ -5,8 +5,8 @@
 //! | a translation explained | [`sentence`] |
 //! | the curves of runs | [`curves`] |
 //!
-//! An SVG only names typefaces; its viewer provides them. For a PNG there is one in the program, and those of the system are
-//! used for letters that it lacks.
+//! An SVG only names typefaces; its viewer provides them. For a PNG there is one in the program, and those of the
+//! system are used for letters that it lacks.
 
 pub mod curves;
 pub mod sentence;

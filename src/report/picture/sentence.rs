@@ -1,4 +1,5 @@
-//! An explained translation as a picture: which words belong together, what attended to what, and how sure each token was.
+//! An explained translation as a picture: which words belong together, what attended to what, and how sure each token
+//! was.
 
 use plotters::style::RGBColor;
 
@@ -66,8 +67,8 @@ fn title(sketch: &mut Sketch, text: &str, at: (i32, i32)) {
     sketch.text(text, at, Anchor::Start, LETTER, SOFT);
 }
 
-/// Words of the source and of the translation in two columns, with lines between those that belong together. Returns the
-/// x coordinate of its right edge.
+/// Words of the source and of the translation in two columns, with lines between those that belong together. Returns
+/// the x coordinate of its right edge.
 fn words(sketch: &mut Sketch, explanation: &Explanation) -> i32 {
     let [source, target]: [Vec<String>; 2] =
         [&explanation.text, &explanation.translation].map(|text| text.split_whitespace().map(word).collect());

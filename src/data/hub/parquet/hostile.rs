@@ -1,4 +1,5 @@
-//! Files that are made to end the program, or to fill the memory, written by hand; and every way in which a page may be packed.
+//! Files that are made to end the program, or to fill the memory, written by hand; and every way in which a page may be
+//! packed.
 
 use std::io::Write;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Pairs in a Parquet file: two columns of text, or two fields of a nested column (`translation: {de, en}`).
 //!
-//! A field of a nested column is a column in the file, too, so that only the two that are wanted are read. One row at a time is in
-//! memory, and the page that it is in: what follows is for a file of any size.
+//! A field of a nested column is a column in the file, too, so that only the two that are wanted are read. One row at a
+//! time is in memory, and the page that it is in: what follows is for a file of any size.
 //!
 //! | | |
 //! |---|---|
@@ -9,8 +9,8 @@
 //! | `pages` | the pages of a column, unpacked |
 //! | the parquet crate | the values of a page |
 //!
-//! The crate has readers of the first two as well, but of files that can be trusted: a small file can make them overflow the
-//! stack or fill the memory. What it does with the pages is done through [`guarded`].
+//! The crate has readers of the first two as well, but of files that can be trusted: a small file can make them
+//! overflow the stack or fill the memory. What it does with the pages is done through [`guarded`].
 
 mod footer;
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! What Parquet describes itself in: Apache Thrift's compact protocol.
 //!
-//! The parquet crate's own reader of it recurses as deeply as columns nest, makes room for as many as a file claims, and goes over
-//! lists of any length that take no bytes. This one takes time and memory in proportion to the bytes that are there.
+//! The parquet crate's own reader of it recurses as deeply as columns nest, makes room for as many as a file claims,
+//! and goes over lists of any length that take no bytes. This one takes time and memory in proportion to the bytes that
+//! are there.
 
 use parquet::errors::ParquetError;
 
@@ -126,8 +127,8 @@ impl<'b> Thrift<'b> {
         usize::try_from(count).ok().filter(|count| *count <= self.rest.len()).ok_or_else(ended)
     }
 
-    /// Reads a struct: calls `field` with the number and the kind of each of its values. One that it does not read, and says so
-    /// by returning false, is passed over.
+    /// Reads a struct: calls `field` with the number and the kind of each of its values. One that it does not read, and
+    /// says so by returning false, is passed over.
     pub(super) fn fields(&mut self, mut field: impl FnMut(&mut Self, i64, Kind) -> Read<bool>) -> Read<()> {
         self.fields_within(limits::THRIFT_DEPTH, &mut field)
     }

@@ -16,8 +16,8 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    /// The text of pieces, each given as text and its id in the model. One that the model lacks stands for its own text; bytes
-    /// that are not UTF-8 become U+FFFD, one each.
+    /// The text of pieces, each given as text and its id in the model. One that the model lacks stands for its own
+    /// text; bytes that are not UTF-8 become U+FFFD, one each.
     pub(super) fn decode<'p>(&self, pieces: &Pieces, sequence: impl IntoIterator<Item = (&'p str, u32)>) -> String {
         let mut text = String::new();
         let mut bytes = Vec::new();

@@ -8,10 +8,10 @@
 //!   "appended": ["<pad>"], "special": { "pad": 1, "bos": 1, "eos": 0, "unk": 2 }, "forbidden": [1], "language_tags": true }
 //! ```
 //!
-//! `vocabulary`, a table or a list, gives the ids of the pieces if they are not the model's own (Marian's are not; a piece
-//! without one is unknown); `appended` lists the special tokens after them. `special` need not name all four; `forbidden` are
-//! the ids that a translation never has, by default padding, beginning and unknown. With `language_tags` a `>>fra<<` at the
-//! beginning of a line is a piece.
+//! `vocabulary`, a table or a list, gives the ids of the pieces if they are not the model's own (Marian's are not; a
+//! piece without one is unknown); `appended` lists the special tokens after them. `special` need not name all four;
+//! `forbidden` are the ids that a translation never has, by default padding, beginning and unknown. With
+//! `language_tags` a `>>fra<<` at the beginning of a line is a piece.
 
 mod decode;
 mod merges;
@@ -269,8 +269,8 @@ impl SentencePiece {
         }
     }
 
-    /// Calls `piece` with each piece of a line and its id in the model. Adjacent unknown text is one piece, or bytes if the model
-    /// has byte pieces.
+    /// Calls `piece` with each piece of a line and its id in the model. Adjacent unknown text is one piece, or bytes if
+    /// the model has byte pieces.
     fn each_piece(&self, line: &str, mut piece: impl FnMut(&str, u32)) {
         let unknown = self.pieces.unknown();
         let line = match self.normaliser.normalise(line) {
@@ -438,8 +438,8 @@ impl Vocabulary {
         Ok(new)
     }
 
-    /// The ids of the special tokens: those that are stored, else those of the model's control symbols, else those with a
-    /// usual name; `u32::MAX` for one that is not there, which only a model's own file may lack.
+    /// The ids of the special tokens: those that are stored, else those of the model's control symbols, else those with
+    /// a usual name; `u32::MAX` for one that is not there, which only a model's own file may lack.
     fn find_specials(&self, pieces: &Pieces, trainer: &TrainerProto, stored: &Stored) -> Result<[u32; 4]> {
         let unknown = pieces.text(pieces.unknown());
         let stated = [&trainer.pad_piece, &trainer.bos_piece, &trainer.eos_piece].map(Option::as_deref);
@@ -464,8 +464,8 @@ impl Vocabulary {
         self.ids.get(piece).copied().unwrap_or(unk)
     }
 
-    /// Our id for a piece with this model id. In a vocabulary shared by two models, text that is unknown to this one may have an
-    /// id too.
+    /// Our id for a piece with this model id. In a vocabulary shared by two models, text that is unknown to this one
+    /// may have an id too.
     fn of_piece(&self, piece: &str, in_model: u32, unknown: u32) -> u32 {
         let [_, _, _, unk] = self.specials;
         match self.of_model.get(in_model as usize) {

@@ -1,4 +1,5 @@
-//! Small models whose results can be worked out by hand; `tests/interop/tokenization.py` holds large ones to the program.
+//! Small models whose results can be worked out by hand; `tests/interop/tokenization.py` holds large ones to the
+//! program.
 
 use prost::Message;
 

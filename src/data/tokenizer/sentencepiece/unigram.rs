@@ -1,7 +1,8 @@
 //! The likeliest segmentation under a unigram language model (Kudo 2018).
 //!
-//! Scores are summed as SentencePiece's optimised encoder does, in single precision and from the left, so that ties fall
-//! alike: of equals that end at one place the one that begins first wins, and a sum that has grown large restarts at 0.
+//! Scores are summed as SentencePiece's optimised encoder does, in single precision and from the left, so that ties
+//! fall alike: of equals that end at one place the one that begins first wins, and a sum that has grown large restarts
+//! at 0.
 
 use super::Segment;
 use super::trie::Trie;

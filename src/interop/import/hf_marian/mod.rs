@@ -2,8 +2,8 @@
 //! `model.safetensors`, and subwords: `source.spm`, `target.spm`, `vocab.json` and, if the target has its own,
 //! `target_vocab.json`; or `tokenizer.json` and `tokenizer.tgt.json`, which `mt export` writes for our own tokenizers.
 //!
-//! All problems are reported together: unsupported settings in `config.json`, missing and superfluous tensors, and missing
-//! files.
+//! All problems are reported together: unsupported settings in `config.json`, missing and superfluous tensors, and
+//! missing files.
 
 mod keys;
 mod settings;

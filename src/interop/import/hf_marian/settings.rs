@@ -89,8 +89,8 @@ impl Settings {
         Err(Error::many(keys.problems))
     }
 
-    /// Restores what `mt export` stored: what `transformers` loses when it saves the model again, the length of the lines that
-    /// the model was trained on, and its search options unless the other keys have been changed since.
+    /// Restores what `mt export` stored: what `transformers` loses when it saves the model again, the length of the
+    /// lines that the model was trained on, and its search options unless the other keys have been changed since.
     fn restore(&mut self, config: &Map<String, Value>) {
         let Some(ours) = config.get(OURS) else { return };
         let longest = ours["max_length"].as_u64().and_then(|length| usize::try_from(length).ok());
@@ -121,7 +121,8 @@ impl Settings {
         }
         decode.length_penalty_kind = PenaltyKind::Power;
         decode.length_penalty = keys.value("length_penalty", Some(1.0), "a number", Value::as_f64);
-        // `true` stops when as many as the beam is wide have finished; "never" when nothing can become better, `false` nearly so.
+        // `true` stops when as many as the beam is wide have finished; "never" when nothing can become better, `false`
+        // nearly so.
         decode.patience = keys.value("early_stopping", Some(0.0), "true, false or \"never\"", |value| match value {
             Value::Bool(stops) => Some(if *stops { 1.0 } else { 0.0 }),
             Value::String(text) if text == "never" => Some(0.0),

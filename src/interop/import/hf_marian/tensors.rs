@@ -65,7 +65,8 @@ impl Stored {
             let sources = self.sources(&entry.name, config.tie, is_shared);
             let mut first: Option<(&String, Vec<f32>)> = None;
             for name in &sources {
-                // A shared tensor may be stored once or several times; it is not removed yet, as other parameters may use it.
+                // A shared tensor may be stored once or several times; it is not removed yet, as other parameters may
+                // use it.
                 let Some(tensor) = self.tensors.get(name) else { continue };
                 let dims = tensor.dims();
                 let is_bias = name == OUTPUT_BIAS && dims.len() == 2 && dims.first() == Some(&1);
@@ -123,7 +124,8 @@ impl Stored {
     /// The names under which a parameter may be stored.
     fn sources(&self, name: &str, tie: Tie, is_shared: bool) -> Vec<String> {
         let [source, target] = EMBEDDINGS;
-        // `transformers` 5 shares nothing in an untied model, and stores a third table that it does not use; 4 stores only that.
+        // `transformers` 5 shares nothing in an untied model, and stores a third table that it does not use; 4 stores
+        // only that.
         let is_only_shared = |name: &str| is_shared && tie == Tie::None && !self.tensors.contains_key(name);
         let names: &[&str] = match (name, tie) {
             ("source_embedding.weight", Tie::All) => &[SHARED, source, target, OUTPUT_WEIGHT],

@@ -89,8 +89,8 @@ fn decoder_of(weights: &Path) -> Option<PathBuf> {
     [PathBuf::from(own), common].into_iter().find(|file| file.is_file())
 }
 
-/// The model of a folder: the one that its `decoder.yml` names, or else the only one, or else the last of a training. With its
-/// search options, and the names of the training's other models.
+/// The model of a folder: the one that its `decoder.yml` names, or else the only one, or else the last of a training.
+/// With its search options, and the names of the training's other models.
 fn in_folder(folder: &Path) -> Result<(PathBuf, Option<PathBuf>, Vec<String>)> {
     let decoder = folder.join("decoder.yml");
     if decoder.is_file() {

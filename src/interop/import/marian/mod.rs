@@ -1,8 +1,8 @@
-//! A model of Marian itself: `model.npz`, with the options it was trained with inside, and the vocabularies and search options
-//! that its `decoder.yml` names. OPUS-MT's own releases are of this kind.
+//! A model of Marian itself: `model.npz`, with the options it was trained with inside, and the vocabularies and search
+//! options that its `decoder.yml` names. OPUS-MT's own releases are of this kind.
 //!
-//! Marian begins a translation with a vector of zeros and has no piece for padding. Here padding is added at the end of the
-//! vocabulary, with an embedding of zeros, and serves as the start token.
+//! Marian begins a translation with a vector of zeros and has no piece for padding. Here padding is added at the end of
+//! the vocabulary, with an embedding of zeros, and serves as the start token.
 
 mod files;
 mod npz;

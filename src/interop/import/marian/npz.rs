@@ -65,7 +65,8 @@ impl Npz {
         self.arrays.names().into_iter().map(String::as_str).filter(|name| *name != OPTIONS).collect()
     }
 
-    /// The options that the model was trained with, in YAML. They are an array of signed bytes, which candle cannot read.
+    /// The options that the model was trained with, in YAML. They are an array of signed bytes, which candle cannot
+    /// read.
     ///
     /// # Errors
     /// There are none, or they are not in Marian's format.

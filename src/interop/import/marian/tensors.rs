@@ -104,7 +104,8 @@ fn sources(name: &str, config: &ModelConfig, arrays: Arrays) -> Vec<(String, For
         "output_projection.bias" => return one(OUTPUT_BIAS, Form::TableRow),
         _ => {}
     }
-    // `encoder.layers.0.self_attn.q_proj.weight` is `encoder_l1_self_Wq`; `encoder.norm.weight`, `encoder_top_ln_scale`.
+    // `encoder.layers.0.self_attn.q_proj.weight` is `encoder_l1_self_Wq`; `encoder.norm.weight`,
+    // `encoder_top_ln_scale`.
     let (module, kind) = name.rsplit_once('.').unwrap_or((name, ""));
     let is_weight = kind == "weight";
     let norm = |prefix: String, suffix: &str| {

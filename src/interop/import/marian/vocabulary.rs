@@ -1,5 +1,5 @@
-//! The tokenizers: from `vocab.spm`, or from a `vocab.yml` or plain text that lists the pieces of SentencePiece models or of
-//! text that is already split. Padding is added after the pieces.
+//! The tokenizers: from `vocab.spm`, or from a `vocab.yml` or plain text that lists the pieces of SentencePiece models
+//! or of text that is already split. Padding is added after the pieces.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -76,8 +76,8 @@ fn read_side(vocabulary: &Path, model: Option<&Path>, size: usize, allows_unknow
     Tokenizer::of_sentencepiece(&read(model)?, ids).map_err(|error| error.at(model))
 }
 
-/// The pieces of a list with ids below `size`; Marian ignores the others. As in Marian, the name of the file tells YAML from
-/// plain text, in which the line's number, from zero, is the piece's id.
+/// The pieces of a list with ids below `size`; Marian ignores the others. As in Marian, the name of the file tells YAML
+/// from plain text, in which the line's number, from zero, is the piece's id.
 fn pieces_of(vocabulary: &Path, size: usize) -> Result<Vec<(String, u32)>> {
     if !files::is_yaml(vocabulary) {
         return pieces_by_line(vocabulary, size);

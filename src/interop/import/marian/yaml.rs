@@ -1,7 +1,7 @@
 //! The YAML that Marian writes: one table of single values and lists of them.
 //!
-//! Built from the library's events, not its tree: its tree builder recurses as deep as the text nests, and aliases can expand
-//! a few lines to gigabytes.
+//! Built from the library's events, not its tree: its tree builder recurses as deep as the text nests, and aliases can
+//! expand a few lines to gigabytes.
 
 use yaml_rust2::Event;
 use yaml_rust2::parser::Parser;
