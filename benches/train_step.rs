@@ -16,6 +16,7 @@ use mt::model::{ModelConfig, Preset, Sequences, Transformer, Vocabulary};
 use mt::ops::Mode;
 use mt::ops::loss::Targets;
 use mt::ops::matmul::Precision;
+use mt::ops::optimizer::Counts;
 use mt::rng::{self, Stream};
 use mt::run::backend;
 use mt::train::backend::Backend;
@@ -127,7 +128,8 @@ impl Timing<'_> {
             self.backend.begin()?;
             let mode = Mode::training(rng::key(1, "dropout", &[self.seen]));
             self.backend.pass(source, target, targets, &mode)?;
-            self.backend.decide(1.0 / targets.labels.len() as f64, CLIP)?;
+            self.backend.reduce(Counts { tokens: targets.labels.len() as u64, ..Counts::default() })?;
+            self.backend.decide(CLIP)?;
             self.optimizer.step_with(self.backend, self.seen, 1e-4)?;
             under_way += 1;
             // As in training, the device gets the next update before the outcome of the last one is asked for.

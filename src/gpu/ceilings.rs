@@ -79,6 +79,6 @@ impl Engine {
     }
 
     fn wait(&self) -> Result<()> {
-        self.queue.download(self.sums, &mut [0; 16])
+        self.queue.download(self.totals, &mut [0; 16])
     }
 }

@@ -42,7 +42,7 @@ use crate::error::{Error, Result};
 use crate::model::{Sequences, Transformer};
 use crate::ops::Mode;
 use crate::ops::loss::{Sums, Targets};
-use crate::ops::optimizer::{AdamStep, Outcome, no_outcome};
+use crate::ops::optimizer::{AdamStep, Counts, Outcome, no_outcome};
 use arena::Arena;
 use launch::{AdamArgument, Kernels};
 use pass::sums::Sums as ColumnSums;
@@ -69,8 +69,8 @@ pub struct Engine {
     weights: Address,
     /// Fixed positions, or rotary angles.
     table: Address,
-    /// Two float64: the sums of the losses since the last [`Engine::begin`].
-    sums: Address,
+    /// [`Totals`] since the last [`Engine::begin`].
+    totals: Address,
     /// What [`Engine::decide`] has decided: [`Decision`].
     decision: Address,
     /// A word that is not zero once an update was not made: then none is made until [`Engine::forget`].
@@ -83,12 +83,21 @@ pub struct Engine {
     logit_bytes: usize,
 }
 
+/// The sums of an update's losses, and [`Counts::to_numbers`]: one collective operation adds them up with the
+/// gradients. A struct of kernels/optimizer.cu.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Totals {
+    smoothed: f64,
+    nll: f64,
+    counts: [f64; 3],
+}
+
 /// The decision on an update: a struct of kernels/optimizer.cu.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Decision {
-    smoothed: f64,
-    nll: f64,
+    totals: Totals,
     gradient_norm: f64,
     scale: f32,
     is_made: u32,
@@ -131,7 +140,7 @@ impl Engine {
             gradients,
             weights,
             table: at,
-            sums: lasting.take(16)?,
+            totals: lasting.take(size_of::<Totals>())?,
             decision: lasting.take(size_of::<Decision>())?,
             stopped,
             decayed: (Vec::new(), Address::NONE),
@@ -172,7 +181,7 @@ impl Engine {
         self.take_weights()?;
         let count = self.model.parameters().values().elem_count();
         self.queue.clear(self.gradients, 4 * count)?;
-        self.queue.clear(self.sums, 16)
+        self.queue.clear(self.totals, size_of::<Totals>())
     }
 
     /// Runs a batch forward and adds its losses to the sums; in training also backward, adding to the gradients.
@@ -198,7 +207,7 @@ impl Engine {
     /// The sums of the losses since [`Engine::begin`]. Waits for the device.
     pub fn sums(&self) -> Result<Sums> {
         let mut bytes = [0; 16];
-        self.queue.download(self.sums, &mut bytes)?;
+        self.queue.download(self.totals, &mut bytes)?;
         let [smoothed, nll] = [0, 8].map(|at| float64(&bytes[at..]));
         Ok(Sums { smoothed, nll })
     }
@@ -208,17 +217,22 @@ impl Engine {
         of.iter().try_for_each(|range| self.queue.clear(self.gradients.plus(4 * range.start), 4 * range.len()))
     }
 
+    /// Adds the counts of this rank's share to the totals. There is no other rank.
+    pub fn reduce(&mut self, counts: Counts) -> Result<()> {
+        self.queue.upload(bytes_of(&counts.to_numbers()), self.totals.plus(std::mem::offset_of!(Totals, counts)))
+    }
+
     /// Decides whether the update is made, and what the gradients are multiplied by, as
     /// [`crate::ops::optimizer::decide`] does; but after an update that was not made, none is made until
     /// [`Engine::forget`].
-    pub fn decide(&mut self, scale: f64, clip_norm: f64) -> Result<()> {
+    pub fn decide(&mut self, clip_norm: f64) -> Result<()> {
         let count = self.model.parameters().values().elem_count();
         let mark = self.arena.mark();
         let blocks = self.kernels.square_blocks(count);
         let partial = self.arena.take(8 * blocks)?;
         self.kernels.squares(partial, self.gradients, count)?;
         let [decision, stopped] = [self.decision, self.stopped];
-        self.kernels.decide([decision, stopped], partial, self.sums, scale, clip_norm, blocks)?;
+        self.kernels.decide([decision, stopped], partial, self.totals, clip_norm, blocks)?;
         self.arena.release(mark);
         self.decided.push_back(self.queue.fetch(decision, size_of::<Decision>())?);
         Ok(())
@@ -270,8 +284,9 @@ impl Engine {
         self.queue.fetched(ticket, &mut bytes)?;
         // SAFETY: a decision has as many bytes, and every bit pattern of them is one.
         let decision: Decision = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
-        let Decision { smoothed, nll, gradient_norm, is_made, .. } = decision;
-        Ok(Outcome { sums: Sums { smoothed, nll }, gradient_norm, is_made: is_made != 0 })
+        let Decision { totals: Totals { smoothed, nll, counts }, gradient_norm, is_made, .. } = decision;
+        let (sums, counts) = (Sums { smoothed, nll }, Counts::from_numbers(counts));
+        Ok(Outcome { sums, counts, gradient_norm, is_made: is_made != 0 })
     }
 
     /// Forgets the updates that were not asked for; if one was not made, later updates are made again.

@@ -1,10 +1,13 @@
 //! Adam, the global gradient norm and clipping, each one pass over the flat buffers.
 
+use std::ops::Range;
+
 use candle_core::{DType, Result, Tensor};
 use rayon::prelude::*;
 
 use super::loss::Sums;
 use super::memory::{with_slice, with_slice_mut};
+use super::params::Parameters;
 use super::profile::{self, Work};
 use super::simd::vectorised;
 use crate::error::Error;
@@ -12,11 +15,37 @@ use crate::error::Error;
 /// Elements that one thread takes at a time.
 const BLOCK: usize = 1 << 16;
 
-/// The result of an update.
+/// What one rank has put into an update, or all ranks together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Real target tokens.
+    pub tokens: u64,
+    /// Sentence pairs.
+    pub pairs: u64,
+    /// Ranks that were asked to stop before their share was complete. If there is one, no rank makes the update.
+    pub stopping: u64,
+}
+
+impl Counts {
+    /// As numbers, which a collective operation adds up together with others. They are exact up to 2^53.
+    pub fn to_numbers(self) -> [f64; 3] {
+        [self.tokens, self.pairs, self.stopping].map(|count| count as f64)
+    }
+
+    /// The counts of which these are the numbers.
+    pub fn from_numbers(numbers: [f64; 3]) -> Self {
+        let [tokens, pairs, stopping] = numbers.map(|number| number as u64);
+        Self { tokens, pairs, stopping }
+    }
+}
+
+/// The result of an update. All ranks get the same.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
     /// The sums of its losses.
     pub sums: Sums,
+    /// What it was made of.
+    pub counts: Counts,
     /// Euclidean norm of the gradient, before it was clipped.
     pub gradient_norm: f64,
     /// Whether the parameters were changed, which needs a finite loss and a finite norm.
@@ -28,13 +57,19 @@ pub(crate) fn no_outcome() -> Error {
     Error::failure("an outcome was asked for, and no update was queued")
 }
 
-/// The factor to multiply the gradients of an update by: `scale`, made smaller where `gradient_norm` (already scaled)
-/// exceeds `clip_norm` > 0, so that the norm becomes `clip_norm`. `None`, for no update, if the loss or the norm is not
-/// finite.
-pub fn decide(smoothed: f64, gradient_norm: f64, scale: f64, clip_norm: f64) -> Option<f64> {
-    let is_made = smoothed.is_finite() && gradient_norm.is_finite();
+/// Decides on an update from its summed losses, its counts and the Euclidean norm of its summed gradients. Returns the
+/// outcome, and what the gradients are to be multiplied by: 1 / target tokens, and a smaller factor where their norm
+/// would then exceed `clip_norm` > 0, so that it becomes `clip_norm`.
+///
+/// The update is not made, and the factor is `None`, if the loss or the norm is not finite or a rank was asked to stop.
+/// NaN and infinity stay what they are in every sum, so no rank has to say that it has met one.
+pub fn decide(sums: Sums, counts: Counts, norm: f64, clip_norm: f64) -> (Outcome, Option<f64>) {
+    let scale = 1.0 / counts.tokens as f64;
+    let gradient_norm = norm * scale;
+    let is_made = sums.smoothed.is_finite() && gradient_norm.is_finite() && counts.stopping == 0;
     let is_clipped = clip_norm > 0.0 && gradient_norm > clip_norm;
-    is_made.then(|| if is_clipped { scale * (clip_norm / gradient_norm) } else { scale })
+    let factor = if is_clipped { scale * (clip_norm / gradient_norm) } else { scale };
+    (Outcome { sums, counts, gradient_norm, is_made }, is_made.then_some(factor))
 }
 
 /// The constants of one Adam update (Kingma and Ba 2015), with decoupled weight decay (Loshchilov and Hutter 2019).
@@ -170,7 +205,34 @@ pub fn adam(
     Ok(())
 }
 
-/// The same in plain Candle operations, on any device.
+/// One Adam update of a model's parameters. Weight decay applies to the ranges `decayed`, which are in order.
+pub fn adam_with_decay(
+    parameters: &Parameters,
+    [first, second]: [&Tensor; 2],
+    scale: f64,
+    step: &AdamStep,
+    decayed: &[Range<usize>],
+) -> Result<()> {
+    let plain = AdamStep { weight_decay: 0.0, ..*step };
+    let (values, gradients) = (parameters.values(), parameters.gradients());
+    let part = |range: Range<usize>, step: &AdamStep| {
+        let [values, gradients, first, second] =
+            [values, gradients, first, second].map(|t| t.narrow(0, range.start, range.len()));
+        adam(&values?, &gradients?, &first?, &second?, scale, step)
+    };
+    let mut next = 0;
+    for range in decayed {
+        if next < range.start {
+            part(next..range.start, &plain)?;
+        }
+        part(range.clone(), step)?;
+        next = range.end;
+    }
+    let count = values.elem_count();
+    if next < count { part(next..count, &plain) } else { Ok(()) }
+}
+
+/// [`adam`] in plain Candle operations, on any device.
 pub fn reference(
     values: &Tensor,
     gradients: &Tensor,
@@ -321,22 +383,24 @@ mod tests {
     #[test]
     fn gradients_are_clipped_above_the_limit_and_no_update_is_made_of_what_is_not_finite() {
         let (nan, infinity) = (f64::NAN, f64::INFINITY);
-        for (smoothed, gradient_norm, clip_norm, factor) in [
-            (7.0, 3.0, 0.0, Some(0.5)),
-            (7.0, 3.0, 4.0, Some(0.5)),
-            (7.0, 4.0, 4.0, Some(0.5)),
-            (7.0, 8.0, 4.0, Some(0.25)),
-            (7.0, 0.0, 4.0, Some(0.5)),
-            (nan, 3.0, 4.0, None),
-            (infinity, 3.0, 0.0, None),
-            (7.0, nan, 0.0, None),
-            (7.0, infinity, 4.0, None),
+        // Of two tokens: the norm of the gradient is half that of the sum.
+        for (smoothed, norm, clip_norm, stopping, factor) in [
+            (7.0, 6.0, 0.0, 0, Some(0.5)),
+            (7.0, 6.0, 4.0, 0, Some(0.5)),
+            (7.0, 8.0, 4.0, 0, Some(0.5)),
+            (7.0, 16.0, 4.0, 0, Some(0.25)),
+            (7.0, 0.0, 4.0, 0, Some(0.5)),
+            (nan, 6.0, 4.0, 0, None),
+            (infinity, 6.0, 0.0, 0, None),
+            (7.0, nan, 0.0, 0, None),
+            (7.0, infinity, 4.0, 0, None),
+            (7.0, 6.0, 0.0, 1, None),
         ] {
-            assert_eq!(
-                decide(smoothed, gradient_norm, 0.5, clip_norm),
-                factor,
-                "{smoothed} {gradient_norm} {clip_norm}"
-            );
+            let (sums, counts) = (Sums { smoothed, nll: 1.0 }, Counts { tokens: 2, pairs: 1, stopping });
+            let (outcome, found) = decide(sums, counts, norm, clip_norm);
+            let case = format!("{smoothed} {norm} {clip_norm} {stopping}");
+            assert_eq!((found, outcome.is_made, outcome.counts), (factor, factor.is_some(), counts), "{case}");
+            assert!(norm.is_nan() || outcome.gradient_norm == norm / 2.0, "{case}");
         }
     }
 

@@ -44,7 +44,7 @@ use crate::train::log::{self, Continuation, LOG_FILE, Log, Watcher};
 use crate::train::optimizer::Optimizer;
 use crate::train::profile::{Profile, Profiler};
 use crate::train::state::{TextChecksums, TrainState};
-use crate::train::{Alone, Pipeline, Session, StopReason, Trainer, Validation, memory, rehearse};
+use crate::train::{Pipeline, Session, StopReason, Trainer, Validation, memory, rehearse};
 use crate::{checkpoint, device};
 
 /// Why most runs end.
@@ -423,7 +423,6 @@ impl Begun<'_> {
             valid: &config.valid,
             state,
             log,
-            communicator: &Alone,
             padding: data.tokenizers.target.pad_id(),
             backend,
             profiler: profiles.then(Profiler::default),

@@ -2,15 +2,17 @@
 //! Candle's tape, or the engine of a GPU.
 
 use std::ops::Range;
+use std::rc::Rc;
 
 use candle_core::Tensor;
 
+use super::communicator::{Communicator, Ranks};
 use crate::error::Result;
 use crate::gpu;
 use crate::model::{Sequences, Transformer};
 use crate::ops::loss::{Sums, Targets};
 use crate::ops::memory::{change_on_host, on_host};
-use crate::ops::optimizer::{self, AdamStep, Outcome};
+use crate::ops::optimizer::{self, AdamStep, Counts, Outcome};
 use crate::ops::{Mode, profile as counters};
 
 /// What a device can do, measured.
@@ -27,7 +29,8 @@ pub struct Ceilings {
 /// What computes losses, gradients and updates: on Candle's tape ([`Tape`]), or on a GPU by kernels of our own
 /// ([`gpu::Engine`]).
 ///
-/// An update is [`Backend::begin`], [`Backend::pass`] for each batch, [`Backend::decide`], and then the optimizer's.
+/// An update is [`Backend::begin`], [`Backend::pass`] for each batch, [`Backend::reduce`], [`Backend::decide`], and then
+/// the optimizer's. In a data-parallel run it is made from what all ranks have passed, and all of them decide alike.
 /// Each may only be queued on a device; [`Backend::outcome`] tells what came of it. If an update is rejected (its loss
 /// or gradient is not finite), every update queued behind it is rejected too, because it was computed with parameters
 /// and random numbers that assumed success. They are to be forgotten with [`Backend::forget`], and queued again.
@@ -42,9 +45,15 @@ pub trait Backend {
     fn sums(&mut self) -> Result<Sums>;
     /// Clears the gradients of some parameters.
     fn clear_gradients(&mut self, of: &[Range<usize>]) -> Result<()>;
-    /// Decides whether the update is made, and what the gradient is multiplied with: `scale`, and, if its norm is then
-    /// above `clip_norm` > 0, the factor that brings it down to `clip_norm`.
-    fn decide(&mut self, scale: f64, clip_norm: f64) -> Result<()>;
+    /// Which rank of a data-parallel run this is.
+    fn ranks(&self) -> Ranks;
+    /// Adds up the gradients, the sums of the losses and the counts over all ranks, in one collective operation.
+    fn reduce(&mut self, counts: Counts) -> Result<()>;
+    /// Whether `flag` is set on any rank: for decisions without an update. A collective operation. Waits for it.
+    fn any(&mut self, flag: bool) -> Result<bool>;
+    /// Decides from what was reduced whether the update is made, and what the gradient is multiplied with:
+    /// [`optimizer::decide`].
+    fn decide(&mut self, clip_norm: f64) -> Result<()>;
     /// One Adam update of the flat parameters with their moments, if it is made; weight decay applies to the ranges
     /// `decayed`, in order.
     fn adam(&mut self, moments: [&Tensor; 2], step: &AdamStep, decayed: &[Range<usize>]) -> Result<()>;
@@ -73,7 +82,10 @@ pub trait Backend {
 /// The model's own operations.
 pub struct Tape {
     model: Transformer,
+    /// The other ranks, if there are any.
+    communicator: Option<Rc<dyn Communicator>>,
     sums: Sums,
+    counts: Counts,
     /// What the gradient is multiplied with; `None` if the update is not made.
     scale: Option<f64>,
     outcome: Option<Outcome>,
@@ -82,7 +94,19 @@ pub struct Tape {
 impl Tape {
     /// The backend of a model on its device.
     pub fn new(model: &Transformer) -> Self {
-        Self { model: model.clone(), sums: Sums::default(), scale: None, outcome: None }
+        Self {
+            model: model.clone(),
+            communicator: None,
+            sums: Sums::default(),
+            counts: Counts::default(),
+            scale: None,
+            outcome: None,
+        }
+    }
+
+    /// That of one rank of a data-parallel run.
+    pub fn with_communicator(model: &Transformer, communicator: Rc<dyn Communicator>) -> Self {
+        Self { communicator: Some(communicator), ..Self::new(model) }
     }
 }
 
@@ -93,7 +117,7 @@ impl Backend for Tape {
 
     fn begin(&mut self) -> Result<()> {
         let _timer = counters::phase("optimizer");
-        self.sums = Sums::default();
+        (self.sums, self.counts) = (Sums::default(), Counts::default());
         Ok(self.model.parameters().clear_gradients()?)
     }
 
@@ -123,16 +147,38 @@ impl Backend for Tape {
         Ok(change_on_host(self.model.parameters().gradients(), clear)?)
     }
 
-    fn decide(&mut self, scale: f64, clip_norm: f64) -> Result<()> {
-        let gradient_norm = optimizer::norm(self.model.parameters().gradients())? * scale;
-        self.scale = optimizer::decide(self.sums.smoothed, gradient_norm, scale, clip_norm);
-        self.outcome = Some(Outcome { sums: self.sums, gradient_norm, is_made: self.scale.is_some() });
+    fn ranks(&self) -> Ranks {
+        self.communicator.as_ref().map_or(Ranks::ALONE, |communicator| communicator.ranks())
+    }
+
+    fn reduce(&mut self, counts: Counts) -> Result<()> {
+        self.counts = counts;
+        let Some(communicator) = &self.communicator else { return Ok(()) };
+        let [tokens, pairs, stopping] = counts.to_numbers();
+        let mut numbers = [self.sums.smoothed, self.sums.nll, tokens, pairs, stopping];
+        let gradients = self.model.parameters().gradients();
+        change_on_host(gradients, |gradients| communicator.sum(gradients, &mut numbers))??;
+        let [smoothed, nll, counts @ ..] = numbers;
+        (self.sums, self.counts) = (Sums { smoothed, nll }, Counts::from_numbers(counts));
+        Ok(())
+    }
+
+    fn any(&mut self, flag: bool) -> Result<bool> {
+        let mut flags = [f64::from(flag)];
+        self.communicator.as_ref().map_or(Ok(()), |communicator| communicator.sum(&mut [], &mut flags))?;
+        Ok(flags != [0.0])
+    }
+
+    fn decide(&mut self, clip_norm: f64) -> Result<()> {
+        let norm = optimizer::norm(self.model.parameters().gradients())?;
+        let (outcome, scale) = optimizer::decide(self.sums, self.counts, norm, clip_norm);
+        (self.outcome, self.scale) = (Some(outcome), scale);
         Ok(())
     }
 
     fn adam(&mut self, moments: [&Tensor; 2], step: &AdamStep, decayed: &[Range<usize>]) -> Result<()> {
         let Some(scale) = self.scale else { return Ok(()) };
-        Ok(super::optimizer::adam_with_decay(self.model.parameters(), moments, scale, step, decayed)?)
+        Ok(optimizer::adam_with_decay(self.model.parameters(), moments, scale, step, decayed)?)
     }
 
     fn average(&mut self, average: &Tensor, decay: f64) -> Result<()> {
@@ -182,8 +228,20 @@ impl Backend for gpu::Engine {
         gpu::Engine::clear_gradients(self, of)
     }
 
-    fn decide(&mut self, scale: f64, clip_norm: f64) -> Result<()> {
-        gpu::Engine::decide(self, scale, clip_norm)
+    fn ranks(&self) -> Ranks {
+        Ranks::ALONE
+    }
+
+    fn reduce(&mut self, counts: Counts) -> Result<()> {
+        gpu::Engine::reduce(self, counts)
+    }
+
+    fn any(&mut self, flag: bool) -> Result<bool> {
+        Ok(flag)
+    }
+
+    fn decide(&mut self, clip_norm: f64) -> Result<()> {
+        gpu::Engine::decide(self, clip_norm)
     }
 
     fn is_finite(&mut self, tensors: &[&Tensor]) -> Result<bool> {

@@ -2,7 +2,7 @@
 
 use super::backend::Backend;
 use super::log::Log;
-use super::split::Limit;
+use super::split::{Limit, MicroBatch};
 use super::{accumulate, tell_limit};
 use crate::data::batch::Batch;
 use crate::error::Result;
@@ -23,13 +23,13 @@ impl Evaluator<'_> {
     pub fn losses(&mut self, batches: &[Batch], stops: &dyn Fn() -> bool) -> Result<Option<Sums>> {
         let Self { backend, limit, log, of_targets } = self;
         let mut stopped = false;
-        let work = |batches: &[Batch]| {
-            accumulate(&mut **backend, batches, *of_targets, |_| {
+        let work = |batches: &[MicroBatch]| {
+            accumulate(&mut **backend, batches, *of_targets, |_, _| {
                 stopped = stops();
                 (!stopped).then_some(Mode::INFERENCE)
             })
         };
-        limit.within(batches.to_vec(), |most| tell_limit(log, most), work).map_err(|error| {
+        limit.within(vec![MicroBatch::only(batches.to_vec())], |most| tell_limit(log, most), work).map_err(|error| {
             let help = "even a single pair of the validation set does not fit: leave long pairs out of it, or lower \
                         model.max_length";
             if error.is_out_of_memory() { error.help(help) } else { error }

@@ -25,7 +25,7 @@ pub struct Observed {
     /// Target tokens.
     pub tokens: u64,
     /// Pairs.
-    pub pairs: usize,
+    pub pairs: u64,
 }
 
 /// How the updates of a run have gone; part of its state, so that a resumed run takes the same decisions.
@@ -175,7 +175,7 @@ mod tests {
         for update in 0..2000 {
             let pairs = if update % 101 == 100 { 25 } else { 200 - update * 7919 % 161 };
             let loss = loss(update, 1000.0 / pairs as f64);
-            let told = health.observe(Observed { loss, tokens: 1000, pairs: pairs as usize });
+            let told = health.observe(Observed { loss, tokens: 1000, pairs });
             assert_eq!(told, None, "update {update}, {pairs} pairs");
         }
         assert!(health.observe(Observed { loss: loss(2000, 40.0), tokens: 1000, pairs: 150 }).is_some());

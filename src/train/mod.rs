@@ -1,11 +1,13 @@
 //! The training loop.
 //!
 //! ```text
-//! batches → backend: forward, back → gradients (summed over micro-batches and ranks) → clip → Adam → log, validate, save
+//! micro-batches → backend: forward, back → reduce (over ranks) → decide, clip → Adam → log, validate, save
 //! ```
 //!
-//! Losses are summed over tokens and the gradient is divided by the update's real target tokens, so that accumulation
-//! and ranks change only what dropout draws. Where pairs have weights, each pair's loss is multiplied by its own; the
+//! Losses are summed over tokens and the gradient is divided by the update's real target tokens. An update is made of
+//! `train.accumulate` micro-batches over all ranks, and dropout is drawn by a micro-batch's number among these, so that
+//! the number of ranks changes nothing but rounding. All ranks decide from the same sums whether they make an update,
+//! skip it or stop. Where pairs have weights, each pair's loss is multiplied by its own; the
 //! tokens that the sum is divided by count whole, so that a pair of weight 0.5 moves the parameters half as much,
 //! whatever else is in the update. Validation, saving and signals are the [`Callbacks`]'s business: this module knows
 //! neither search nor metrics, and of files only the log.
@@ -13,6 +15,7 @@
 pub mod backend;
 pub mod best;
 pub mod callbacks;
+pub mod communicator;
 mod config;
 pub mod evaluate;
 pub mod health;
@@ -47,23 +50,8 @@ use optimizer::Optimizer;
 pub use optimizer::OptimizerConfig;
 pub use pipeline::{Pipeline, rehearse};
 pub use schedule::ScheduleConfig;
-use split::Limit;
+use split::{Limit, MicroBatch};
 use state::{TrainState, Window};
-
-/// Sums gradients over the ranks of a data-parallel run.
-pub trait Communicator {
-    /// Sums the flat gradients over all ranks, in place, and returns the sum of `tokens`.
-    fn sum(&self, gradients: &candle_core::Tensor, tokens: u64) -> Result<u64>;
-}
-
-/// The only rank.
-pub struct Alone;
-
-impl Communicator for Alone {
-    fn sum(&self, _: &candle_core::Tensor, tokens: u64) -> Result<u64> {
-        Ok(tokens)
-    }
-}
 
 /// A training run.
 pub struct Trainer<'a> {
@@ -79,11 +67,9 @@ pub struct Trainer<'a> {
     pub state: TrainState,
     /// The log.
     pub log: Log,
-    /// Sums gradients over ranks.
-    pub communicator: &'a dyn Communicator,
     /// The label that is padding.
     pub padding: u32,
-    /// What computes losses and gradients.
+    /// What computes losses and gradients, and adds them up over ranks.
     pub backend: Box<dyn Backend>,
     /// Counts where the time goes, if asked for.
     pub profiler: Option<profile::Profiler>,
@@ -156,18 +142,21 @@ pub fn inputs(batch: &Batch, padding: u32, smoothing: f64) -> (Sequences, Sequen
     )
 }
 
-/// Begins an update and goes over batches, each in the mode that `mode` gives; ends early if it gives none.
+/// Begins an update and goes over the parts of micro-batches, each in the mode that `mode` gives for the numbers of the
+/// micro-batch and the part; ends early if it gives none.
 pub fn accumulate(
     backend: &mut dyn Backend,
-    batches: &[Batch],
+    batches: &[MicroBatch],
     (padding, smoothing): (u32, f64),
-    mut mode: impl FnMut(u64) -> Option<Mode>,
+    mut mode: impl FnMut(u64, u64) -> Option<Mode>,
 ) -> Result<()> {
     backend.begin()?;
-    for (number, batch) in (0u64..).zip(batches) {
-        let Some(mode) = mode(number) else { break };
-        let (source, target, targets) = inputs(batch, padding, smoothing);
-        backend.pass(&source, &target, &targets, &mode)?;
+    for MicroBatch { number, parts } in batches {
+        for (part, batch) in (0..).zip(parts) {
+            let Some(mode) = mode(*number, part) else { return Ok(()) };
+            let (source, target, targets) = inputs(batch, padding, smoothing);
+            backend.pass(&source, &target, &targets, &mode)?;
+        }
     }
     Ok(())
 }
@@ -178,6 +167,11 @@ fn tell_limit(log: &Log, most: usize) {
 
 fn limit(most: usize) -> String {
     format!("out of memory: batches are split into parts of at most {most} padded tokens")
+}
+
+/// Which signal has stopped this rank. One that another rank was sent is like SIGTERM.
+fn stop_reason(callbacks: &dyn Callbacks) -> StopReason {
+    callbacks.stop().unwrap_or(StopReason::Terminated)
 }
 
 /// Why a run goes back after a validation.
@@ -217,12 +211,15 @@ impl Trainer<'_> {
         let end = loop {
             callbacks.check()?;
             if self.pipeline.is_empty()
-                && let Some(end) = self.limit(callbacks)
+                && let Some(end) = self.state.end(self.config, self.valid)
             {
-                break end;
+                break self.end(end, callbacks)?;
             }
             self.queue_ahead(callbacks, &mut batches)?;
-            let Some(update) = self.settle()? else { break callbacks.stop().unwrap_or(StopReason::Epochs) };
+            let Some(update) = self.settle()? else { break self.end(StopReason::Epochs, callbacks)? };
+            if update.is_stopped() {
+                break stop_reason(callbacks);
+            }
             self.state.seconds = clock.seconds();
             if !update.outcome.is_made {
                 self.skip(&update, callbacks);
@@ -294,9 +291,10 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Why training should end now, if it should.
-    fn limit(&self, callbacks: &dyn Callbacks) -> Option<StopReason> {
-        callbacks.stop().or_else(|| self.state.end(self.config, self.valid))
+    /// Why training ends where its configuration or data say so: a signal that has come meanwhile counts more.
+    fn end(&mut self, end: StopReason, callbacks: &dyn Callbacks) -> Result<StopReason> {
+        let is_stopped = self.backend.any(callbacks.stop().is_some())?;
+        Ok(if is_stopped { stop_reason(callbacks) } else { end })
     }
 
     /// Whether validation and a checkpoint come after an update.
@@ -360,7 +358,9 @@ impl Trainer<'_> {
         let values = self.optimizer.begin_model_values()?;
         let result = callbacks.validate(model, &mut self.evaluator());
         self.optimizer.end_model_values(values)?;
-        let Some(result) = result? else { return Ok(Validated::CutShort) };
+        let result = result?;
+        let is_cut = self.backend.any(result.is_none())?;
+        let Some(result) = result.filter(|_| !is_cut) else { return Ok(Validated::CutShort) };
         if !result.loss.is_finite() {
             return Ok(Validated::NotFinite);
         }

@@ -134,7 +134,7 @@ impl Optimizer {
     /// One update from the accumulated gradients times `scale`, by the model's own operations.
     pub fn step(&mut self, update: u64, learning_rate: f64, scale: f64) -> Result<()> {
         let step = self.adam_step(update, learning_rate);
-        adam_with_decay(&self.parameters, [&self.first, &self.second], scale, &step, &self.decayed)?;
+        optimizer::adam_with_decay(&self.parameters, [&self.first, &self.second], scale, &step, &self.decayed)?;
         if let Some((average, decay)) = self.average_at(update) {
             optimizer::average(average, self.parameters.values(), decay)?;
         }
@@ -213,33 +213,6 @@ impl Optimizer {
     pub fn average(&self) -> Option<&Tensor> {
         self.average.as_ref().map(|(average, _)| average)
     }
-}
-
-/// One Adam update, with weight decay for the parameters of some ranges, in order, by the model's own operations.
-pub(super) fn adam_with_decay(
-    parameters: &Parameters,
-    [first, second]: [&Tensor; 2],
-    scale: f64,
-    step: &AdamStep,
-    decayed: &[Range<usize>],
-) -> Result<()> {
-    let plain = AdamStep { weight_decay: 0.0, ..*step };
-    let (values, gradients) = (parameters.values(), parameters.gradients());
-    let part = |range: Range<usize>, step: &AdamStep| {
-        let [values, gradients, first, second] =
-            [values, gradients, first, second].map(|t| t.narrow(0, range.start, range.len()));
-        optimizer::adam(&values?, &gradients?, &first?, &second?, scale, step)
-    };
-    let mut next = 0;
-    for range in decayed {
-        if next < range.start {
-            part(next..range.start, &plain)?;
-        }
-        part(range.clone(), step)?;
-        next = range.end;
-    }
-    let count = values.elem_count();
-    if next < count { part(next..count, &plain) } else { Ok(()) }
 }
 
 #[cfg(test)]

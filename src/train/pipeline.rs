@@ -1,24 +1,26 @@
 //! Updates in flight: on a device, the next is queued before the outcome of the last is known.
 //!
 //! ```text
-//! draw → go over the batches → decide, optimizer ─┬→ … → settle: made → the state takes note
-//!                                                 └→ next             not made → those behind it are queued again
+//! draw → go over the batches → reduce, decide, optimizer ─┬→ … → settle: made → the state takes note
+//!                                                         └→ next             not made → those behind it are queued again
 //! ```
 //!
-//! Nothing is queued behind an update that is followed by validation, a checkpoint or the end, so a run, its log and
+//! In a data-parallel run all ranks queue the same updates in the same order: what one rank alone knows, such as that a
+//! signal asks it to stop, decides nothing before it was reduced. Nothing is queued behind an update that is followed by validation, a checkpoint or the end, so a run, its log and
 //! its checkpoints are the same as with one update at a time.
 
 use std::collections::VecDeque;
 
 use super::backend::Backend;
 use super::callbacks::{Batches, Callbacks};
+use super::split::MicroBatch;
 use super::{Session, Trainer, accumulate, limit, schedule, tell_limit};
 use crate::console::note;
 use crate::data::batch::Batch;
 use crate::data::prefetch::Prepared;
 use crate::data::sampler::SamplerPosition;
 use crate::error::{Error, Result};
-use crate::ops::optimizer::Outcome;
+use crate::ops::optimizer::{Counts, Outcome};
 use crate::ops::{Mode, profile as counters};
 use crate::rng;
 use crate::train::TrainConfig;
@@ -26,16 +28,33 @@ use crate::train::TrainConfig;
 /// The data of an update, and the position after them.
 #[derive(Default)]
 struct Drawn {
-    batches: Vec<Batch>,
+    /// Those of this rank.
+    batches: Vec<MicroBatch>,
     position: SamplerPosition,
+    /// The epoch that they end in.
+    epoch: u64,
+    /// Whether a signal came before they were complete, or before this rank had gone over them.
+    is_cut: bool,
+}
+
+impl Drawn {
+    fn parts(&self) -> impl Iterator<Item = &Batch> {
+        self.batches.iter().flat_map(|batch| &batch.parts)
+    }
+
+    fn counts(&self) -> Counts {
+        Counts {
+            tokens: self.parts().map(|batch| batch.target_tokens as u64).sum(),
+            pairs: self.parts().map(|batch| batch.batch_size as u64).sum(),
+            stopping: u64::from(self.is_cut),
+        }
+    }
 }
 
 /// An update that is under way.
 struct Queued {
     drawn: Drawn,
     step: u64,
-    /// Target tokens, of all ranks.
-    tokens: u64,
     learning_rate: f64,
 }
 
@@ -46,14 +65,14 @@ pub(super) struct Update {
 }
 
 impl Update {
-    /// Its target tokens, on this rank.
-    pub(super) fn tokens(&self) -> u64 {
-        tokens(&self.queued.drawn.batches)
+    /// Whether a signal to some rank has stopped it.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.outcome.counts.stopping > 0
     }
 
     /// Mean smoothed loss a target token.
     pub(super) fn loss(&self) -> f64 {
-        self.outcome.sums.smoothed / self.tokens() as f64
+        self.outcome.sums.smoothed / self.outcome.counts.tokens as f64
     }
 
     /// Its learning rate.
@@ -63,18 +82,13 @@ impl Update {
 
     /// The epoch that its data end in.
     pub(super) fn epoch(&self) -> u64 {
-        self.queued.drawn.batches.last().map_or(0, |batch| batch.epoch)
+        self.queued.drawn.epoch
     }
 
-    /// The pairs it was made of.
+    /// This rank's pairs.
     pub(super) fn pairs(&self) -> Vec<usize> {
-        self.queued.drawn.batches.iter().flat_map(|batch| batch.pairs.iter().copied()).collect()
+        self.queued.drawn.parts().flat_map(|batch| batch.pairs.iter().copied()).collect()
     }
-}
-
-/// Target tokens.
-fn tokens(batches: &[Batch]) -> u64 {
-    batches.iter().map(|batch| batch.target_tokens as u64).sum()
 }
 
 /// Updates in flight.
@@ -94,39 +108,42 @@ impl Pipeline {
     }
 }
 
-/// The mode of a pass of an update.
-fn training(seed: u64, step: u64, pass: u64) -> Mode {
-    Mode::training(rng::key(seed, "dropout", &[step, pass]))
+/// The mode of a pass of update `step`. Dropout depends on the number of the micro-batch among all ranks' and on the part
+/// of it, and not on how many parts other micro-batches have.
+fn training(config: &TrainConfig, step: u64, number: u64, part: u64) -> Mode {
+    Mode::training(rng::key(config.seed, "dropout", &[step, number + part * config.accumulate as u64]))
 }
 
 /// Goes forward and back over a batch and discards the result, so that a lack of memory shows before the run begins.
 /// Returns the state of a start that knows what fits.
 pub fn rehearse(backend: &mut dyn Backend, batch: Batch, padding: u32, config: &TrainConfig) -> Result<Session> {
     let mut session = Session::default();
-    let work = |batches: &[Batch]| {
+    let work = |batches: &[MicroBatch]| {
         let of_targets = (padding, config.label_smoothing);
-        accumulate(backend, batches, of_targets, |pass| Some(training(config.seed, 0, pass)))
+        accumulate(backend, batches, of_targets, |number, part| Some(training(config, 0, number, part)))
     };
-    session.limit.within(vec![batch], |most| note(limit(most)), work)?;
+    session.limit.within(vec![MicroBatch::only(vec![batch])], |most| note(limit(most)), work)?;
     backend.sums()?;
     Ok(session)
 }
 
 impl Trainer<'_> {
-    /// Fills the gradients with those of the batches of update `step`, in parts where they do not fit into memory.
-    /// Returns the parts; `None` where a signal `stops` it between two of them.
-    fn go_over(&mut self, batches: Vec<Batch>, step: u64, stops: &dyn Fn() -> bool) -> Result<Option<Vec<Batch>>> {
+    /// Fills the gradients with those of the data of update `step`, in parts where they do not fit into memory; cuts it
+    /// short where a signal `stops` it between two of them.
+    fn go_over(&mut self, drawn: Drawn, step: u64, stops: &dyn Fn() -> bool) -> Result<Drawn> {
         let Self { backend, session, config, log, padding, .. } = self;
         let of_targets = (*padding, config.label_smoothing);
-        let mut is_cut = false;
-        let work = |batches: &[Batch]| {
-            accumulate(&mut **backend, batches, of_targets, |pass| {
-                is_cut = pass > 0 && stops();
-                (!is_cut).then(|| training(config.seed, step, pass))
+        let mut is_cut = drawn.is_cut;
+        let work = |batches: &[MicroBatch]| {
+            let mut passes = 0;
+            accumulate(&mut **backend, batches, of_targets, |number, part| {
+                is_cut |= passes > 0 && stops();
+                passes += 1;
+                (!is_cut).then(|| training(config, step, number, part))
             })
         };
-        let parts = session.limit.within(batches, |most| tell_limit(log, most), work)?;
-        Ok((!is_cut).then_some(parts))
+        let batches = session.limit.within(drawn.batches, |most| tell_limit(log, most), work)?;
+        Ok(Drawn { batches, is_cut, ..drawn })
     }
 
     /// Queues the next update, and as many behind it as may be queued now.
@@ -134,7 +151,7 @@ impl Trainer<'_> {
     /// # Errors
     /// The next one could not be queued. If a later one could not, that is reported when those before it are done.
     pub(super) fn queue_ahead(&mut self, callbacks: &dyn Callbacks, batches: &mut Batches) -> Result<()> {
-        while self.pipeline.failed.is_none() && self.may_queue(callbacks) {
+        while self.pipeline.failed.is_none() && self.may_queue() {
             match self.queue(callbacks, batches) {
                 Ok(true) => {}
                 Ok(false) => break,
@@ -146,53 +163,55 @@ impl Trainer<'_> {
     }
 
     /// Whether the next update may be queued before the outcome of the last is known.
-    fn may_queue(&self, callbacks: &dyn Callbacks) -> bool {
+    fn may_queue(&self) -> bool {
         let Some(last) = self.pipeline.queued.back().map(|queued| queued.step) else { return true };
         let under_way = self.pipeline.queued.len();
         under_way < self.backend.depth()
             && self.due(last) == (false, false)
             && last != self.config.max_updates
-            && callbacks.stop().is_none()
             && !self.profiler.as_ref().is_some_and(|profiler| profiler.begins_after(under_way))
     }
 
-    /// Draws the data of an update: `accumulate` micro-batches; `None` when the data are at their end, or a signal
-    /// comes.
+    /// Draws the data of an update: this rank's among `accumulate` micro-batches, or fewer if a signal comes; `None`
+    /// when the data are at their end.
     fn draw(&mut self, callbacks: &dyn Callbacks, batches: &mut Batches) -> Result<Option<Drawn>> {
         if let Some(drawn) = self.pipeline.again.pop_front() {
             return Ok(Some(drawn));
         }
-        let mut drawn = Drawn::default();
-        for number in 0..self.config.accumulate {
-            if number > 0 && callbacks.stop().is_some() {
-                return Ok(None);
-            }
+        let (mut drawn, mut is_end, ranks) = (Drawn::default(), true, self.backend.ranks());
+        for number in 0..self.config.accumulate as u64 {
             let _timer = counters::phase("wait for a batch");
             let Some(prepared) = batches.next() else { break };
-            let Prepared { item, position } = prepared?;
-            drawn.batches.extend(item);
-            drawn.position = position;
+            let Prepared { item: parts, position } = prepared?;
+            (drawn.position, is_end) = (position, false);
+            drawn.epoch = parts.last().map_or(drawn.epoch, |batch| batch.epoch);
+            if ranks.takes(number) {
+                drawn.batches.push(MicroBatch { number, parts });
+            }
+            // Only now: whether the data are at their end must be the same on all ranks.
+            drawn.is_cut = callbacks.stop().is_some();
+            if drawn.is_cut {
+                break;
+            }
         }
-        Ok((!drawn.batches.is_empty()).then_some(drawn))
+        Ok((!is_end).then_some(drawn))
     }
 
-    /// Queues an update; `false` when the data are at their end, or a signal comes before its batches are through:
-    /// `state.sampler` has not advanced past these, so that a resumed run draws them again. Where its loss or gradient
-    /// turns out not to be finite, neither it nor those queued behind it move the parameters.
+    /// Queues an update; `false` when the data are at their end. Where a signal comes before all ranks have gone over
+    /// their batches, or the loss or gradient turns out not to be finite, neither it nor those queued behind it move the
+    /// parameters.
     fn queue(&mut self, callbacks: &dyn Callbacks, batches: &mut Batches) -> Result<bool> {
         let step = self.pipeline.queued.back().map_or(self.state.step, |last| last.step) + 1;
-        let Some(Drawn { batches, position }) = self.draw(callbacks, batches)? else { return Ok(false) };
-        let Some(batches) = self.go_over(batches, step, &|| callbacks.stop().is_some())? else { return Ok(false) };
-        let drawn = Drawn { batches, position };
+        let Some(drawn) = self.draw(callbacks, batches)? else { return Ok(false) };
+        let drawn = self.go_over(drawn, step, &|| callbacks.stop().is_some())?;
 
         let _timer = counters::phase("optimizer");
-        let gradients = self.model.parameters().gradients();
-        let tokens = self.communicator.sum(gradients, tokens(&drawn.batches))?;
+        self.backend.reduce(drawn.counts())?;
         self.backend.clear_gradients(self.optimizer.frozen())?;
-        self.backend.decide(1.0 / tokens as f64, self.config.clip_norm)?;
+        self.backend.decide(self.config.clip_norm)?;
         let learning_rate = self.learning_rate(step);
         self.optimizer.step_with(&mut *self.backend, step, learning_rate)?;
-        self.pipeline.queued.push_back(Queued { drawn, step, tokens, learning_rate });
+        self.pipeline.queued.push_back(Queued { drawn, step, learning_rate });
         Ok(true)
     }
 
@@ -203,17 +222,22 @@ impl Trainer<'_> {
     }
 
     /// Waits for the oldest update in flight, if there is one, and notes its outcome in the state. If it was not made,
-    /// only the position in the data changes, and those queued behind it will be queued again.
+    /// only the position in the data changes, and those queued behind it will be queued again. If a signal has stopped
+    /// it, not even the position changes: a resumed run draws its data again.
     pub(super) fn settle(&mut self) -> Result<Option<Update>> {
         let Some(queued) = self.pipeline.queued.pop_front() else { return Ok(None) };
         let outcome = self.backend.outcome()?;
+        if outcome.counts.stopping > 0 {
+            self.backend.forget()?;
+            return Ok(Some(Update { queued, outcome }));
+        }
         self.state.sampler = queued.drawn.position;
         if outcome.is_made {
             self.state.step = queued.step;
             self.state.regular = None;
             // It was of the update before.
             self.state.validation_due = false;
-            self.state.target_tokens += queued.tokens;
+            self.state.target_tokens += outcome.counts.tokens;
         } else {
             self.backend.forget()?;
             // Before what is there already, which was drawn later.

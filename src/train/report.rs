@@ -64,7 +64,8 @@ impl Trainer<'_> {
     pub(super) fn report(&mut self, update: &Update, callbacks: &dyn Callbacks) {
         let step = self.state.step;
         let pairs = update.pairs();
-        let observed = Observed { loss: update.loss(), tokens: update.tokens(), pairs: pairs.len() };
+        let counts = update.outcome.counts;
+        let observed = Observed { loss: update.loss(), tokens: counts.tokens, pairs: counts.pairs };
         if let Some(usual) = self.state.health.observe(observed) {
             let (loss, lines) = (update.loss(), callbacks.lines(&pairs));
             self.log.line(&format!(
@@ -80,7 +81,7 @@ impl Trainer<'_> {
         let window = &mut self.state.window;
         window.smoothed += update.outcome.sums.smoothed;
         window.nll += update.outcome.sums.nll;
-        window.tokens += update.tokens();
+        window.tokens += counts.tokens;
         let important = step.is_multiple_of(self.config.log_every);
         let tokens = window.tokens as f64;
         let (loss, perplexity) = (window.smoothed / tokens, (window.nll / tokens).exp());

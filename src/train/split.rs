@@ -3,6 +3,22 @@
 use crate::data::batch::Batch;
 use crate::error::Result;
 
+/// What is computed of an update between two others: `train.accumulate` of them make one.
+#[derive(Clone, Debug)]
+pub struct MicroBatch {
+    /// Its number in its update, from 0, over all ranks.
+    pub number: u64,
+    /// Its pairs, in one batch or several.
+    pub parts: Vec<Batch>,
+}
+
+impl MicroBatch {
+    /// The only one.
+    pub fn only(parts: Vec<Batch>) -> Self {
+        Self { number: 0, parts }
+    }
+}
+
 /// The largest batch, in padded tokens, that is given to the device whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit(usize);
@@ -14,26 +30,27 @@ impl Default for Limit {
 }
 
 impl Limit {
-    /// Runs `work` on the batches, and again on smaller parts of them as long as it runs out of memory; returns the
-    /// parts. When `work` begins, it must undo what a failed try did. The limit stays for later batches; `told` is
+    /// Runs `work` on the micro-batches, and again on smaller parts of them as long as it runs out of memory; returns
+    /// them in these parts. When `work` begins, it must undo what a failed try did. The limit stays for later batches; `told` is
     /// called when it falls.
     ///
     /// # Errors
     /// Those of `work`; out of memory only if every batch has just one row.
     pub fn within(
         &mut self,
-        batches: Vec<Batch>,
+        batches: Vec<MicroBatch>,
         mut told: impl FnMut(usize),
-        mut work: impl FnMut(&[Batch]) -> Result<()>,
-    ) -> Result<Vec<Batch>> {
-        let mut batches: Vec<Batch> = batches.into_iter().flat_map(|batch| self.parts(batch)).collect();
+        mut work: impl FnMut(&[MicroBatch]) -> Result<()>,
+    ) -> Result<Vec<MicroBatch>> {
+        let mut batches = self.split(batches);
         loop {
             let error = match work(&batches) {
                 Ok(()) => return Ok(batches),
                 Err(error) if error.is_out_of_memory() => error,
                 Err(error) => return Err(error),
             };
-            let largest = batches.iter().filter(|batch| batch.batch_size > 1).map(padded).max();
+            let parts = batches.iter().flat_map(|batch| &batch.parts);
+            let largest = parts.filter(|batch| batch.batch_size > 1).map(padded).max();
             let Some(largest) = largest else {
                 return Err(
                     error.help("even a single pair does not fit: lower data.max_length, or make the model smaller")
@@ -41,8 +58,17 @@ impl Limit {
             };
             self.0 = largest / 2;
             told(self.0);
-            batches = batches.into_iter().flat_map(|batch| self.parts(batch)).collect();
+            batches = self.split(batches);
         }
+    }
+
+    /// Micro-batches in parts within the limit.
+    fn split(self, batches: Vec<MicroBatch>) -> Vec<MicroBatch> {
+        let split = |MicroBatch { number, parts }: MicroBatch| {
+            let parts = parts.into_iter().flat_map(|batch| self.parts(batch)).collect();
+            MicroBatch { number, parts }
+        };
+        batches.into_iter().map(split).collect()
     }
 
     /// The batch in parts within the limit, where it has more than one row.
@@ -69,13 +95,13 @@ mod tests {
 
     const IDS: SpecialIds = SpecialIds { pad_source: 0, eos_source: 1, pad_target: 0, bos_target: 2, eos_target: 1 };
 
-    fn batch(rows: usize) -> Batch {
+    fn batch(number: u64, rows: usize) -> MicroBatch {
         let pairs: Vec<(Vec<u32>, Vec<u32>)> = (0..rows).map(|i| (vec![3; i + 1], vec![4; 5])).collect();
-        Batch::new(&pairs, &IDS).with_origin((0..rows).collect(), 0)
+        MicroBatch { number, parts: vec![Batch::new(&pairs, &IDS).with_origin((0..rows).collect(), 0)] }
     }
 
-    fn rows(batches: &[Batch]) -> Vec<usize> {
-        batches.iter().flat_map(|batch| batch.pairs.clone()).collect()
+    fn rows(batch: &MicroBatch) -> Vec<usize> {
+        batch.parts.iter().flat_map(|batch| batch.pairs.clone()).collect()
     }
 
     #[test]
@@ -83,21 +109,22 @@ mod tests {
         // A device with room for 20 padded tokens.
         let mut limit = Limit::default();
         let (mut told, mut tried) = (Vec::new(), 0);
-        let mut work = |batches: &[Batch]| {
+        let mut work = |batches: &[MicroBatch]| {
             tried += 1;
-            if batches.iter().any(|batch| padded(batch) > 20) {
+            if batches.iter().flat_map(|batch| &batch.parts).any(|batch| padded(batch) > 20) {
                 let driver = candle_core::Error::Msg("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")".into());
                 return Err(Error::from(driver));
             }
             Ok(())
         };
         // 8 rows of at most 9: 72 tokens.
-        let parts = limit.within(vec![batch(8)], |most| told.push(most), &mut work).unwrap();
-        assert_eq!(rows(&parts), [0, 1, 2, 3, 4, 5, 6, 7]);
+        let parts = limit.within(vec![batch(0, 8)], |most| told.push(most), &mut work).unwrap();
+        assert_eq!(rows(&parts[0]), [0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(told, [36, 18]);
         // The next one is split at once.
-        let parts = limit.within(vec![batch(8), batch(2)], |_| panic!(), &mut work).unwrap();
-        assert_eq!(rows(&parts).len(), 10);
+        let parts = limit.within(vec![batch(3, 8), batch(5, 2)], |_| panic!(), &mut work).unwrap();
+        let found = parts.iter().map(|batch| (batch.number, rows(batch).len(), batch.parts.len() > 1));
+        assert_eq!(found.collect::<Vec<_>>(), [(3, 8, true), (5, 2, false)]);
         assert_eq!(tried, 4);
     }
 
@@ -106,7 +133,7 @@ mod tests {
         let mut limit = Limit::default();
         let mut tried = 0;
         let failed = limit.within(
-            vec![batch(4)],
+            vec![batch(0, 4)],
             |_| panic!(),
             |_| {
                 tried += 1;
@@ -114,7 +141,7 @@ mod tests {
             },
         );
         assert_eq!((failed.unwrap_err().what(), tried), ("something else", 1));
-        let full = |_: &[Batch]| -> Result<()> { Err(Error::out_of_memory()) };
-        assert!(limit.within(vec![batch(4)], |_| (), full).unwrap_err().to_string().contains("a single pair"));
+        let full = |_: &[MicroBatch]| -> Result<()> { Err(Error::out_of_memory()) };
+        assert!(limit.within(vec![batch(0, 4)], |_| (), full).unwrap_err().to_string().contains("a single pair"));
     }
 }

@@ -27,6 +27,7 @@ use mt::gpu::decode::InferenceEngine;
 use mt::gpu::queue::{Number, Queue};
 use mt::model::{ModelConfig, Sequences, Transformer, Vocabulary};
 use mt::ops::loss::Targets;
+use mt::ops::optimizer::Counts;
 use mt::ops::sublayer::NormPlacement;
 use mt::ops::{Implementation, Mode};
 use mt::rng::Stream;
@@ -205,7 +206,8 @@ fn the_optimizer_moves_parameters_alike() {
             model.parameters().gradients().slice_set(&gradients, 0, 0).unwrap();
             backend.clear_gradients(optimizer.frozen()).unwrap();
             // The first update is not clipped.
-            backend.decide(0.5, if update == 1 { 1e9 } else { 10.0 }).unwrap();
+            backend.reduce(Counts { tokens: 2, ..Counts::default() }).unwrap();
+            backend.decide(if update == 1 { 1e9 } else { 10.0 }).unwrap();
             optimizer.step_with(&mut *backend, update, 1e-3).unwrap();
             outcomes.push(backend.outcome().unwrap());
         }
@@ -235,7 +237,8 @@ fn update_and_translate(queue: Emulator, config: &ModelConfig, compute: DType) -
     let (source, target, targets) = batch();
     engine.begin()?;
     engine.pass(&source, &target, &targets, &TRAINING)?;
-    engine.decide(0.01, 1.0)?;
+    engine.reduce(Counts { tokens: 100, ..Counts::default() })?;
+    engine.decide(1.0)?;
     optimizer.step_with(&mut engine, 1, 1e-3)?;
     assert!(engine.outcome()?.is_made);
     let neural = Neural::on_device(&model, InferenceEngine::new(&model, queue, compute)?, special());
@@ -313,7 +316,8 @@ fn updates_behind_one_that_is_not_finite_wait() {
             let gradients = Tensor::from_vec(gradients, count, model.parameters().device()).unwrap();
             engine.begin().unwrap();
             model.parameters().gradients().slice_set(&gradients, 0, 0).unwrap();
-            engine.decide(1.0, 0.0).unwrap();
+            engine.reduce(Counts { tokens: 1, ..Counts::default() }).unwrap();
+            engine.decide(0.0).unwrap();
             optimizer.step_with(engine, 1, 1e-3).unwrap();
         };
         let mut is_made = Vec::new();

@@ -8,7 +8,6 @@ use serde_json::json;
 use crate::config::Config;
 use crate::console::tell;
 use crate::data::TokenizerConfig;
-use crate::data::batch::Batch;
 use crate::error::Result;
 use crate::model::{NormPlacement, Transformer};
 use crate::model_dir::vocabulary;
@@ -18,7 +17,7 @@ use crate::rng;
 use crate::run::plan::Plan;
 use crate::run::training_data::Data;
 use crate::run::{backend, batches};
-use crate::train::split::Limit;
+use crate::train::split::{Limit, MicroBatch};
 use crate::train::{accumulate, memory, schedule};
 
 /// Pieces that occur less often than this can hardly be learnt.
@@ -192,14 +191,14 @@ fn speed(model: &Transformer, data: &Data, config: &Config) -> Result<f64> {
     let (mut backend, mut limit) = (backend::open(model)?, Limit::default());
     let tokens = batch.target_tokens as f64;
     let of_targets = (data.tokenizers.target.pad_id(), config.train.label_smoothing);
-    let mut parts = vec![batch];
+    let mut parts = vec![MicroBatch::only(vec![batch])];
     let mut seconds = f64::INFINITY;
     for pass in 0..2 {
         let started = Instant::now();
         let mode =
             Mode { training: Some(rng::key(config.train.seed, "check", &[pass])), implementation: Default::default() };
         // In parts if it does not fit, as in training.
-        let work = |batches: &[Batch]| accumulate(&mut *backend, batches, of_targets, |_| Some(mode));
+        let work = |batches: &[MicroBatch]| accumulate(&mut *backend, batches, of_targets, |_, _| Some(mode));
         parts = limit.within(parts, |_| (), work)?;
         backend.sums()?;
         seconds = seconds.min(started.elapsed().as_secs_f64());

@@ -25,26 +25,33 @@ KERNEL squares(double* partial, const float* x, unsigned long long count) {
 }
 LAUNCHABLE(squares)
 
+// The sums of an update's losses, and its counts, over all ranks: Totals in src/gpu/mod.rs.
+struct Totals {
+    double smoothed, nll, tokens, pairs, stopping;
+};
+
 // The decision on an update: src/gpu/mod.rs.
 struct Decision {
-    double smoothed, nll, norm;
+    Totals totals;
+    double norm;
     // What the gradients are multiplied by.
     float scale;
     unsigned is_made;
 };
 
-// Decides from the sums of the losses and of the gradients' squares; while `stopped` is set, no update is made. One block.
-KERNEL decide(Decision* decision, unsigned* stopped, const double* partial, const double* losses, double scale,
-              double clip_norm, unsigned blocks) {
+// Decides from the totals and the sums of the gradients' squares, as `decide` of src/ops/optimizer.rs does; while
+// `stopped` is set, no update is made. One block.
+KERNEL decide(Decision* decision, unsigned* stopped, const double* partial, const Totals* totals, double clip_norm,
+              unsigned blocks) {
     double sum = 0;
     for (unsigned i = threadIdx.x; i < blocks; i += blockDim.x) sum += partial[i];
     sum = sum_of_block(sum);
     if (threadIdx.x != 0) return;
-    const double norm = sqrt(sum) * scale;
-    const bool is_made = *stopped == 0 && isfinite(losses[0]) && isfinite(norm);
+    const double scale = 1.0 / totals->tokens, norm = sqrt(sum) * scale;
+    const bool is_made = *stopped == 0 && totals->stopping == 0 && isfinite(totals->smoothed) && isfinite(norm);
     if (!is_made) *stopped = 1;
     const double clipped = clip_norm > 0 && norm > clip_norm ? scale * (clip_norm / norm) : scale;
-    *decision = {losses[0], losses[1], norm, float(clipped), is_made};
+    *decision = {*totals, norm, float(clipped), is_made};
 }
 LAUNCHABLE(decide)
 

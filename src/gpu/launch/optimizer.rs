@@ -39,14 +39,13 @@ impl Kernels {
         }
     }
 
-    /// Decides on an update: from the sums of its losses, `blocks` partial sums of squares of its gradients, their
-    /// scale and the norm to which they are clipped.
+    /// Decides on an update: from its totals, `blocks` partial sums of squares of its gradients, and the norm to which
+    /// they are clipped.
     pub fn decide(
         &self,
         [decision, stopped]: [Address; 2],
         partial: Address,
-        sums: Address,
-        scale: f64,
+        totals: Address,
         clip_norm: f64,
         blocks: usize,
     ) -> Result<()> {
@@ -55,7 +54,7 @@ impl Kernels {
         unsafe {
             self.queue.launch(
                 &Launch { kernel: "decide", name: "gradient norm", grid, threads: 256, shared: 0, work: Work::NONE },
-                arguments![decision, stopped, partial, sums, scale, clip_norm, blocks],
+                arguments![decision, stopped, partial, totals, clip_norm, blocks],
             )
         }
     }

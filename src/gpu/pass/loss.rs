@@ -42,7 +42,7 @@ impl Pass<'_> {
                 self.project_back(logits, count, output, self.after(dx, start * self.d), false)?;
             }
         }
-        self.engine.kernels.add_losses(self.engine.sums, losses, rows)?;
+        self.engine.kernels.add_losses(self.engine.totals, losses, rows)?;
         self.engine.arena.release(mark);
         Ok(dx)
     }

@@ -1,0 +1,219 @@
+//! Data-parallel training: threads of this process as the ranks.
+
+use std::rc::Rc;
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use mt::error::{Error, Result};
+use mt::train::backend::Tape;
+use mt::train::communicator::{Communicator, Ranks};
+use mt::train::{StopReason, TrainConfig};
+
+use crate::toy::{Left, Trouble, config, count, run_with, untrained};
+
+/// How long a rank waits for the others. They are out of step if one does not come.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a rank adds to a collective operation.
+type Share = (Vec<f32>, Vec<f64>);
+
+/// What all ranks see of a collective operation.
+#[derive(Default)]
+struct Meeting {
+    shares: Vec<Option<Share>>,
+    /// The sum, once all shares are there.
+    sum: Option<Share>,
+    /// How many ranks have taken it.
+    taken: usize,
+}
+
+/// A rank that is a thread of this process.
+struct Thread {
+    ranks: Ranks,
+    meeting: Arc<(Mutex<Meeting>, Condvar)>,
+}
+
+impl Thread {
+    /// Waits until `is_ready`, and then calls `f`.
+    fn when<R>(&self, is_ready: impl Fn(&Meeting) -> bool, f: impl FnOnce(&mut Meeting) -> R) -> Result<R> {
+        let (meeting, changed) = &*self.meeting;
+        let (mut meeting, waited) = changed
+            .wait_timeout_while(meeting.lock().unwrap(), PATIENCE, |meeting| !is_ready(meeting))
+            .map_err(|_| Error::failure("another rank has panicked"))?;
+        if waited.timed_out() {
+            return Err(Error::failure(format!("rank {} waits in vain for another", self.ranks.rank)));
+        }
+        let result = f(&mut meeting);
+        changed.notify_all();
+        Ok(result)
+    }
+}
+
+impl Communicator for Thread {
+    fn ranks(&self) -> Ranks {
+        self.ranks
+    }
+
+    fn sum(&self, gradients: &mut [f32], numbers: &mut [f64]) -> Result<()> {
+        let Ranks { rank, count } = self.ranks;
+        // The sum of the operation before is there until all ranks have it.
+        self.when(
+            |meeting| meeting.sum.is_none(),
+            |meeting| {
+                meeting.shares.resize(count, None);
+                meeting.shares[rank] = Some((gradients.to_vec(), numbers.to_vec()));
+                if meeting.shares.iter().all(Option::is_some) {
+                    let shares = meeting.shares.drain(..).flatten();
+                    meeting.sum = shares.reduce(|mut sum, share| {
+                        assert_eq!((sum.0.len(), sum.1.len()), (share.0.len(), share.1.len()), "ranks out of step");
+                        sum.0.iter_mut().zip(share.0).for_each(|(sum, x)| *sum += x);
+                        sum.1.iter_mut().zip(share.1).for_each(|(sum, x)| *sum += x);
+                        sum
+                    });
+                }
+            },
+        )?;
+        self.when(
+            |meeting| meeting.sum.is_some(),
+            |meeting| {
+                let (sum, sums) = meeting.sum.as_ref().expect("it is ready");
+                gradients.copy_from_slice(sum);
+                numbers.copy_from_slice(sums);
+                meeting.taken += 1;
+                if meeting.taken == count {
+                    (meeting.sum, meeting.taken) = (None, 0);
+                }
+            },
+        )
+    }
+}
+
+/// What a rank is left with: its run, and the gradients of the last update.
+type Rank = (Left, Vec<f32>);
+
+/// A run of `count` ranks, of which each has its own trouble.
+fn run(
+    count: usize,
+    (depth, dropout): (usize, f64),
+    config: &TrainConfig,
+    trouble: impl Fn(usize) -> Trouble<'static> + Sync,
+) -> Vec<Rank> {
+    let meeting: Arc<(Mutex<Meeting>, Condvar)> = Arc::default();
+    let run = |rank: usize| {
+        let model = untrained(dropout);
+        let thread = Thread { ranks: Ranks { rank, count }, meeting: meeting.clone() };
+        let tape = Tape::with_communicator(&model, Rc::new(thread));
+        let (left, _) = run_with(&model, tape, depth, config, trouble(rank));
+        (left, model.parameters().gradients().to_vec1().unwrap())
+    };
+    thread::scope(|scope| {
+        let ranks: Vec<_> = (0..count).map(|rank| scope.spawn(move || run(rank))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+fn relative_error(got: &[f32], want: &[f32]) -> f64 {
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
+    let mut difference = got.iter().zip(want).map(|(a, b)| f64::from(a - b));
+    norm(&mut difference) / norm(&mut want.iter().map(|x| f64::from(*x)))
+}
+
+/// The run, but for the numbers that depend on the order of sums, and for what only some ranks know.
+fn outline(left: &Left) -> impl PartialEq + std::fmt::Debug {
+    let entries = left.log.iter().map(|entry| {
+        let keys = ["event", "update", "epoch", "target_tokens", "skipped", "from", "returns", "rate", "best", "stale"];
+        keys.map(|key| entry[key].clone())
+    });
+    let saved = left.saved.iter().map(|saved| {
+        let state = &saved.state;
+        let counts = [state.step, state.target_tokens, state.health.skipped, state.health.in_a_row];
+        (counts, state.sampler, state.best.as_ref().map(|best| best.step), state.validation_due)
+    });
+    (left.end.clone(), entries.collect::<Vec<_>>(), saved.collect::<Vec<_>>())
+}
+
+/// All ranks have the same bits.
+fn assert_alike(ranks: &[Rank]) {
+    for (number, (left, gradients)) in ranks.iter().enumerate() {
+        assert_eq!(outline(left), outline(&ranks[0].0), "rank {number}");
+        assert_eq!(gradients, &ranks[0].1, "rank {number}");
+        for (saved, other) in left.saved.iter().zip(&ranks[0].0.saved) {
+            assert!(saved.tensors == other.tensors, "rank {number}, update {}", saved.state.step);
+        }
+    }
+}
+
+/// Three ranks do not have equally many; five leave one without any.
+#[test]
+fn gradients_are_those_of_one_rank_with_as_many_micro_batches() {
+    let config = TrainConfig { accumulate: 4, max_updates: 1, ..config() };
+    let want = &run(1, (1, 0.1), &config, |_| Trouble::default())[0];
+    for count in [2, 3, 4, 5] {
+        let ranks = run(count, (1, 0.1), &config, |_| Trouble::default());
+        assert_alike(&ranks);
+        let error = relative_error(&ranks[0].1, &want.1);
+        assert!(error < 1e-6, "{count} ranks: {error}");
+        assert_eq!(outline(&ranks[0].0), outline(&want.0));
+    }
+    // With other dropout they would be others.
+    let other = run(2, (1, 0.1), &TrainConfig { seed: 2, ..config }, |_| Trouble::default());
+    assert!(relative_error(&other[0].1, &want.1) > 0.01);
+}
+
+/// Also with updates that one rank alone has to skip, singly and in a row, a batch that does not fit into one rank's
+/// memory, a return to a checkpoint, and a last update with fewer micro-batches than ranks.
+#[test]
+fn ranks_skip_go_back_and_end_alike() {
+    let trouble = |_| Trouble { poisoned: &[2, 9, 10, 20, 23, 26], ..Trouble::default() };
+    let config = TrainConfig { accumulate: 3, save_every: 2, ..config() };
+    let want = &run(1, (1, 0.0), &config, trouble)[0].0;
+    assert_eq!((want.end.clone(), count(want, "back")), (Ok(StopReason::Epochs), 1));
+    assert!(count(want, "skip") == 5 && want.saved.len() > 5);
+    for (count, depth) in [(2, 1), (2, 2), (4, 1), (4, 3)] {
+        let ranks = run(count, (depth, 0.0), &config, trouble);
+        assert_alike(&ranks);
+        let got = &ranks[0].0;
+        assert_eq!(outline(got), outline(want), "{count} ranks, {depth} under way");
+        let (got, want) = (got.saved.last().unwrap(), want.saved.last().unwrap());
+        for (got, want) in got.tensors.iter().zip(&want.tensors) {
+            let error = relative_error(got, want);
+            assert!(error < 1e-3, "{count} ranks, {depth} under way: {error}");
+        }
+    }
+}
+
+/// A signal to one rank stops all at the same update, whenever it comes, and none of them advances past it.
+#[test]
+fn a_signal_to_one_rank_stops_all_alike() {
+    let config = TrainConfig { accumulate: 4, max_updates: 6, ..config() };
+    let whole = &run(1, (1, 0.1), &config, |_| Trouble::default())[0].0;
+    let mut stopped_at = Vec::new();
+    for signal in 0..30 {
+        for (count, depth) in [(2, 1), (2, 2), (4, 2)] {
+            let asked = signal as usize % count;
+            let ranks = run(count, (depth, 0.1), &config, |rank| Trouble {
+                signal: (rank == asked).then_some(signal),
+                ..Trouble::default()
+            });
+            let case = format!("signal {signal} to rank {asked} of {count}, {depth} under way");
+            let steps: Vec<_> = ranks.iter().map(|(left, _)| left.saved.last().map(|saved| saved.state.step)).collect();
+            assert!(steps.iter().all(|step| *step == steps[0]), "{case}: {steps:?}");
+            let is_done = ranks[0].0.end == Ok(StopReason::Updates);
+            for (rank, (left, _)) in ranks.iter().enumerate() {
+                let end = match (is_done, rank == asked) {
+                    (true, _) => StopReason::Updates,
+                    (false, true) => StopReason::Interrupted,
+                    (false, false) => StopReason::Terminated,
+                };
+                assert_eq!(left.end, Ok(end), "{case}");
+                let Some(last) = left.saved.last() else { continue };
+                stopped_at.push(last.state.step);
+                assert_eq!(last.state.sampler.batch, 4 * last.state.step, "{case}");
+                assert!(last.tensors == ranks[0].0.saved.last().unwrap().tensors, "{case}");
+            }
+        }
+    }
+    assert_eq!(whole.end, Ok(StopReason::Updates));
+    assert!((1..=5).all(|step| stopped_at.contains(&step)), "{stopped_at:?}");
+}
