@@ -250,7 +250,7 @@ impl Session<'_> {
             caches.push(at);
             at = pass.after(at, rows * width);
         }
-        let addresses: Vec<u64> = caches.iter().map(|cache| cache.0).collect();
+        let addresses: Vec<u64> = caches.iter().map(|cache| cache.number()).collect();
         if !addresses.is_empty() {
             pass.engine.queue.upload(bytes_of(&addresses), self.steps.plus(8 * layers * self.position))?;
         }

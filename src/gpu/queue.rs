@@ -7,16 +7,30 @@ use candle_core::Tensor;
 use crate::error::Result;
 use crate::ops::profile::Work;
 
-/// An address in the device's memory.
+/// An address in the device's memory. Kernels read and write there unchecked, so only a [`Queue`] makes one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
-pub struct Address(pub u64);
+pub struct Address(u64);
 
 impl Address {
     /// No memory: how a kernel is told that an argument is missing.
     pub const NONE: Self = Self(0);
 
-    /// The address `bytes` further.
+    /// The address that a driver gives as a number.
+    ///
+    /// # Safety
+    /// Whatever is launched with it, or with an address made from it by [`Self::plus`], finds the memory there that it
+    /// uses.
+    pub const unsafe fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// As a driver takes it.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+
+    /// The address `bytes` further, which must be in the same memory.
     #[must_use]
     pub fn plus(self, bytes: usize) -> Self {
         Self(self.0 + bytes as u64)

@@ -32,7 +32,7 @@ impl Upload {
     fn add_segments(&mut self, values: &[u32]) -> SegmentsAt {
         let segments = Segments::new(values);
         // Relative to the piece, until `moved`.
-        let mut at = |words: &[u32]| Address(self.add(words) as u64);
+        let mut at = |words: &[u32]| Address::NONE.plus(self.add(words));
         SegmentsAt {
             order: at(&segments.order),
             starts: at(&segments.starts),
@@ -45,7 +45,7 @@ impl Upload {
 
     /// Adds rows; their addresses are relative to the piece until [`Side::moved`].
     pub(super) fn add_rows(&mut self, rows: &Rows) -> Side {
-        let mut at = |words: &[u32]| Address(self.add(words) as u64);
+        let mut at = |words: &[u32]| Address::NONE.plus(self.add(words));
         Side {
             ids: at(&rows.ids),
             places: at(&rows.places),
@@ -77,14 +77,14 @@ impl Upload {
 impl Side {
     /// The same at absolute addresses, if the piece begins at `base`.
     pub(super) fn moved(self, base: Address) -> Self {
-        let to = |address: Address| base.plus(address.0 as usize);
+        let to = |address: Address| base.plus(address.number() as usize);
         Self { ids: to(self.ids), places: to(self.places), padded: to(self.padded), starts: to(self.starts), ..self }
     }
 }
 
 impl SegmentsAt {
     fn moved(self, base: Address) -> Self {
-        let to = |address: Address| base.plus(address.0 as usize);
+        let to = |address: Address| base.plus(address.number() as usize);
         Self { order: to(self.order), starts: to(self.starts), values: to(self.values), ..self }
     }
 }

@@ -106,13 +106,13 @@ impl Resolved {
             let run = shown_path(&self.run);
             (surroundings.tell)(Notice::Info(format!("there is no run in {run} to resume: starting one")));
         }
-        Ok(Opened { of: self, surroundings, continued, lock })
+        Ok(Opened { resolved: self, surroundings, continued, lock })
     }
 }
 
 /// A run whose directory is locked.
 pub struct Opened<'a> {
-    of: Resolved,
+    resolved: Resolved,
     surroundings: Surroundings<'a>,
     continued: Option<directory::Continued>,
     lock: Lock,
@@ -140,47 +140,48 @@ impl<'a> Opened<'a> {
     /// # Errors
     /// The text cannot be used; or it is not that of the run which is to be continued.
     pub fn prepare(self) -> Result<Step<'a>> {
-        let Self { mut of, surroundings, continued, lock } = self;
+        let Self { mut resolved, surroundings, continued, lock } = self;
         let tell: Tell<'_> = &*surroundings.tell;
-        let saved = continued.is_some().then(|| directory::tokenizers(&of.run)).transpose()?;
-        let preparation =
-            Preparation::beside(&of.run, &of.config.data, tell).watching(surroundings.stop).showing(surroundings.meter);
-        let data = training_data::prepare(&of.config, &of.texts, saved, &preparation)?;
+        let saved = continued.is_some().then(|| directory::tokenizers(&resolved.run)).transpose()?;
+        let preparation = Preparation::beside(&resolved.run, &resolved.config.data, tell)
+            .watching(surroundings.stop)
+            .showing(surroundings.meter);
+        let data = training_data::prepare(&resolved.config, &resolved.texts, saved, &preparation)?;
         let old = continued.as_ref().map(|continued| &continued.config);
-        of.config = init::stating_tokenizers(of.config, old, &data.tokenizers);
-        let validator = Validator::open(&of.config, &of.texts, &data.tokenizers, tell)?;
+        resolved.config = init::stating_tokenizers(resolved.config, old, &data.tokenizers);
+        let validator = Validator::open(&resolved.config, &resolved.texts, &data.tokenizers, tell)?;
         let text = compare::checksums(&data.corpus, validator.as_ref());
         if let Some(continued) = &continued
             && continued.is_same
-            && !of.request.force
+            && !resolved.request.force
         {
-            match restore::newest(&of.run, &|_| ()) {
-                Ok(Some((state, _))) => resume::check_text(&state, &text, &of.config, false, tell)?,
+            match restore::newest(&resolved.run, &|_| ()) {
+                Ok(Some((state, _))) => resume::check_text(&state, &text, &resolved.config, false, tell)?,
                 Ok(None) => {}
                 // If no checkpoint is left, it is not known what the text was.
                 Err(error) if checkpoint::is_known_damage(&error) => {}
                 Err(error) => return Err(error),
             }
-            if let Some(ended) = Ended::find(&of.run, &of.config)? {
-                let (run, at) = (shown_path(&of.run), ended.at());
+            if let Some(ended) = Ended::find(&resolved.run, &resolved.config)? {
+                let (run, at) = (shown_path(&resolved.run), ended.at());
                 tell(Notice::Info(format!("the run in {run} has ended{at}: its final model stays as it is")));
                 if !continued.not_taken_over.is_empty() {
                     let keys = continued.not_taken_over.join("`, `");
                     let why = "not taken over, since there is nothing to do; the run's config.toml has its own";
                     tell(Notice::Note(format!("`{keys}`: {why}")));
                 }
-                return Ok(Step::Over { ended, run: of.run, config: Box::new(of.config) });
+                return Ok(Step::Over { ended, run: resolved.run, config: Box::new(resolved.config) });
             }
         }
         let (old, changes) = continued.map(|continued| (continued.config, continued.changes)).unzip();
         let changes = changes.unwrap_or_default();
-        Ok(Step::Trains(Box::new(Prepared { of, surroundings, old, changes, lock, data, validator, text })))
+        Ok(Step::Trains(Box::new(Prepared { resolved, surroundings, old, changes, lock, data, validator, text })))
     }
 }
 
 /// A run whose text is encoded.
 pub struct Prepared<'a> {
-    of: Resolved,
+    resolved: Resolved,
     surroundings: Surroundings<'a>,
     /// The configuration of the run that is continued, …
     old: Option<Config>,
@@ -199,17 +200,18 @@ impl<'a> Prepared<'a> {
     /// # Errors
     /// The run's checkpoints cannot be used, something does not fit into memory, or something cannot be written.
     pub fn ready(self) -> Result<Ready<'a>> {
-        let Self { of, surroundings, old, changes, lock, data, validator, text } = self;
-        let (config, force, tell): (_, _, Tell<'_>) = (&of.config, of.request.force, &*surroundings.tell);
-        let compute = backend::number_type(config.runtime.precision, &of.device, tell);
-        let model = Transformer::with_precision(&config.model, vocabulary(&data.tokenizers), &of.device, compute)?;
+        let Self { resolved, surroundings, old, changes, lock, data, validator, text } = self;
+        let (config, force, tell): (_, _, Tell<'_>) = (&resolved.config, resolved.request.force, &*surroundings.tell);
+        let compute = backend::number_type(config.runtime.precision, &resolved.device, tell);
+        let model =
+            Transformer::with_precision(&config.model, vocabulary(&data.tokenizers), &resolved.device, compute)?;
         let parameters = model.parameters().values().elem_count();
         let plan = Plan::new(config, &data)?;
-        plan.warnings(config, of.device.is_cpu()).for_each(|text| tell(Notice::Warning(text)));
+        plan.warnings(config, resolved.device.is_cpu()).for_each(|text| tell(Notice::Warning(text)));
         model.initialise(config.train.seed)?;
         let average = config.train.exponential_average;
         let mut optimizer = Optimizer::new(&config.train.optimizer, model.parameters(), average)?;
-        let resumed = old.is_some().then_some(&*of.run);
+        let resumed = old.is_some().then_some(&*resolved.run);
         let (begun, is_loaded) = resume::begin(resumed, config, force, &model, &mut optimizer, &text, tell)?;
         optimizer.freeze(&config.train.freeze)?;
         if optimizer.frozen_count() > 0 {
@@ -224,7 +226,7 @@ impl<'a> Prepared<'a> {
             )));
         }
         refuse_to_begin(surroundings.stop)?;
-        let (count, run) = (grouped(parameters), shown_path(&of.run));
+        let (count, run) = (grouped(parameters), shown_path(&resolved.run));
         tell(Notice::Info(format!("model: {count} parameters; run directory: {run}")));
         let mut backend = backend::open(&model)?;
         // A run that is replaced stays until it is known that this one can be trained.
@@ -232,12 +234,11 @@ impl<'a> Prepared<'a> {
         refuse_to_begin(surroundings.stop)?;
         // What may fail comes before the run is touched: a failed resume leaves every file as it was.
         let saver = Saver::start()?;
-        let continuation = Continuation::prepare(&of.run, is_loaded.then(|| state.progress()))?;
-        let resumption = old.is_some().then(|| Resumption::prepare(&of.run, &recorded, &state)).transpose()?;
-        Ok(Ready {
-            of,
+        let continuation = Continuation::prepare(&resolved.run, is_loaded.then(|| state.progress()))?;
+        let resumption = old.is_some().then(|| Resumption::prepare(&resolved.run, &recorded, &state)).transpose()?;
+        let parts = Parts {
+            resolved,
             surroundings,
-            changes,
             lock,
             data,
             validator,
@@ -248,17 +249,15 @@ impl<'a> Prepared<'a> {
             is_loaded,
             session,
             saver,
-            continuation,
-            resumption,
-        })
+        };
+        Ok(Ready { parts, changes, continuation, resumption })
     }
 }
 
-/// A run that can begin.
-pub struct Ready<'a> {
-    of: Resolved,
+/// What training works with.
+struct Parts<'a> {
+    resolved: Resolved,
     surroundings: Surroundings<'a>,
-    changes: Vec<String>,
     lock: Lock,
     data: Data,
     validator: Option<Validator>,
@@ -270,6 +269,13 @@ pub struct Ready<'a> {
     is_loaded: bool,
     session: Session,
     saver: Saver,
+}
+
+/// A run that can begin.
+pub struct Ready<'a> {
+    parts: Parts<'a>,
+    /// What will be different from now on in the configuration.
+    changes: Vec<String>,
     continuation: Continuation,
     /// What is written of a run that goes on; none for one that starts.
     resumption: Option<Resumption>,
@@ -281,24 +287,9 @@ impl<'a> Ready<'a> {
     /// # Errors
     /// Something cannot be written after all.
     pub fn begin(self) -> Result<Begun<'a>> {
-        let Self {
-            of,
-            surroundings,
-            changes,
-            lock,
-            data,
-            validator,
-            model,
-            backend,
-            optimizer,
-            state,
-            is_loaded,
-            session,
-            saver,
-            continuation,
-            resumption,
-        } = self;
-        let (run, config, tell): (&Path, _, Tell<'_>) = (&of.run, &of.config, &*surroundings.tell);
+        let Self { parts, changes, continuation, resumption } = self;
+        let Parts { resolved, surroundings, data, model, state, is_loaded, .. } = &parts;
+        let (run, config, tell): (&Path, _, Tell<'_>) = (&resolved.run, &resolved.config, &*surroundings.tell);
         match resumption {
             Some(resumption) => resumption.place()?,
             None => directory::start(run, config, &data.tokenizers)?,
@@ -324,38 +315,13 @@ impl<'a> Ready<'a> {
                 log.entry(&entry);
             }
         }
-        Ok(Begun {
-            of,
-            surroundings,
-            lock,
-            data,
-            validator,
-            model,
-            backend,
-            optimizer,
-            state,
-            is_loaded,
-            session,
-            saver,
-            log,
-        })
+        Ok(Begun { parts, log })
     }
 }
 
 /// A run that has begun.
 pub struct Begun<'a> {
-    of: Resolved,
-    surroundings: Surroundings<'a>,
-    lock: Lock,
-    data: Data,
-    validator: Option<Validator>,
-    model: Transformer,
-    backend: Box<dyn Backend>,
-    optimizer: Optimizer,
-    state: TrainState,
-    is_loaded: bool,
-    session: Session,
-    saver: Saver,
+    parts: Parts<'a>,
     log: Log,
 }
 
@@ -386,8 +352,9 @@ impl Begun<'_> {
     /// # Errors
     /// Training cannot go on. What the last checkpoint holds is kept.
     pub fn train(self, profiles: bool) -> Result<Outcome> {
-        let Self {
-            of,
+        let Self { parts, log } = self;
+        let Parts {
+            resolved,
             surroundings,
             lock,
             data,
@@ -399,9 +366,8 @@ impl Begun<'_> {
             is_loaded,
             session,
             saver,
-            log,
-        } = self;
-        let Resolved { config, run, .. } = &of;
+        } = parts;
+        let Resolved { config, run, .. } = &resolved;
         let mut callbacks = RunCallbacks {
             run,
             lock: Arc::new(lock),

@@ -155,8 +155,8 @@ fn number(at: Address, index: usize, number: Number) -> f32 {
     // SAFETY: the caller's matrices lie in memory.
     unsafe {
         match number {
-            Number::F32 => *(at.0 as *const f32).add(index),
-            Number::Bf16 => f32::from_bits(u32::from(*(at.0 as *const u16).add(index)) << 16),
+            Number::F32 => *(at.number() as *const f32).add(index),
+            Number::Bf16 => f32::from_bits(u32::from(*(at.number() as *const u16).add(index)) << 16),
         }
     }
 }
@@ -217,13 +217,14 @@ impl Queue for Emulator {
         }
         *left -= bytes;
         if self.guarded {
-            return Ok(Address(guard::allocate(bytes)));
+            // SAFETY: the memory is there.
+            return Ok(unsafe { Address::new(guard::allocate(bytes)) });
         }
         // SAFETY: the size is not zero.
         unsafe {
             let at = alloc(Layout::from_size_align(bytes, ALIGNMENT).unwrap());
             at.write_bytes(0xff, bytes);
-            Ok(Address(at as u64))
+            Ok(Address::new(at as u64))
         }
     }
 
@@ -235,21 +236,21 @@ impl Queue for Emulator {
         let mut left = self.left.lock().unwrap();
         *left = left.saturating_add(bytes);
         if self.guarded {
-            return guard::free(address.0, bytes);
+            return guard::free(address.number(), bytes);
         }
         // SAFETY: it came from `allocate`.
-        unsafe { dealloc(address.0 as *mut u8, Layout::from_size_align(bytes, ALIGNMENT).unwrap()) }
+        unsafe { dealloc(address.number() as *mut u8, Layout::from_size_align(bytes, ALIGNMENT).unwrap()) }
     }
 
     fn upload(&self, bytes: &[u8], to: Address) -> Result<()> {
         // SAFETY: the engine took as many bytes.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.0 as *mut u8, bytes.len()) };
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.number() as *mut u8, bytes.len()) };
         Ok(())
     }
 
     fn download(&self, from: Address, bytes: &mut [u8]) -> Result<()> {
         // SAFETY: the engine took as many bytes.
-        unsafe { std::ptr::copy_nonoverlapping(from.0 as *const u8, bytes.as_mut_ptr(), bytes.len()) };
+        unsafe { std::ptr::copy_nonoverlapping(from.number() as *const u8, bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
 
@@ -269,13 +270,13 @@ impl Queue for Emulator {
 
     fn clear(&self, at: Address, bytes: usize) -> Result<()> {
         // SAFETY: the engine took as many bytes.
-        unsafe { (at.0 as *mut u8).write_bytes(0, bytes) };
+        unsafe { (at.number() as *mut u8).write_bytes(0, bytes) };
         Ok(())
     }
 
     fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()> {
         // SAFETY: the engine allocated as many bytes for both.
-        unsafe { std::ptr::copy_nonoverlapping(from.0 as *const u8, to.0 as *mut u8, bytes) };
+        unsafe { std::ptr::copy_nonoverlapping(from.number() as *const u8, to.number() as *mut u8, bytes) };
         Ok(())
     }
 
@@ -312,8 +313,8 @@ impl Queue for Emulator {
                 // SAFETY: the matrix lies in memory.
                 unsafe {
                     match p.result {
-                        Number::F32 => *(c.at.0 as *mut f32).add(at) = sum,
-                        Number::Bf16 => *(c.at.0 as *mut u16).add(at) = to_bf16(sum),
+                        Number::F32 => *(c.at.number() as *mut f32).add(at) = sum,
+                        Number::Bf16 => *(c.at.number() as *mut u16).add(at) = to_bf16(sum),
                     }
                 }
             }
@@ -322,7 +323,8 @@ impl Queue for Emulator {
     }
 
     fn address(&self, tensor: &Tensor) -> Result<Address> {
-        Ok(mt::ops::memory::with_slice(tensor, |values| Ok(Address(values.as_ptr() as u64)))?)
+        // SAFETY: the tensor's memory begins there.
+        Ok(mt::ops::memory::with_slice(tensor, |values| Ok(unsafe { Address::new(values.as_ptr() as u64) }))?)
     }
 
     fn multiprocessors(&self) -> u32 {

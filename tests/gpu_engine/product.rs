@@ -283,7 +283,7 @@ fn threads_of_small_products_do_not_race() {
 fn other_products_are_left_to_the_library() {
     let queue = guarded_queue();
     let mut kernels = Kernels::new(queue, Number::Bf16, true);
-    let matrix = |stride: usize| Matrix::new(Address(4096), stride);
+    let matrix = |stride: usize| Matrix::new(Address::NONE.plus(4096), stride);
     let (number, epilogue) = (Number::Bf16, Epilogue::None);
     let product = |[m, n, k]: [usize; 3]| Product {
         m,
@@ -303,7 +303,7 @@ fn other_products_are_left_to_the_library() {
     }
     let small = product([64, 64, 64]);
     assert!(kernels.has_kernel(&small));
-    let [starts, strides] = [Matrix::new(Address(4104), 64), matrix(68)];
+    let [starts, strides] = [Matrix::new(Address::NONE.plus(4104), 64), matrix(68)];
     for odd in [starts, strides] {
         for other in [Product { a: odd, ..small }, Product { b: odd.t(), ..small }, Product { c: odd, ..small }] {
             assert!(!kernels.has_kernel(&other), "{other:?}");
@@ -314,12 +314,12 @@ fn other_products_are_left_to_the_library() {
     // A sum is of products with one result.
     let (b, c) = (matrix(64), matrix(64));
     let back = Product { b, c, ..small };
-    let elsewhere = Product { c: Matrix::new(Address(8192), 64), ..back };
+    let elsewhere = Product { c: Matrix::new(Address::NONE.plus(8192), 64), ..back };
     assert!(kernels.has_sum(&[back; 56]));
     for others in [&[][..], &[back; 57], &[small], &[back, elsewhere], &[back, Product { m: 8, ..back }]] {
         assert!(!kernels.has_sum(others), "{others:?}");
     }
-    let bias = Address(4096);
+    let bias = Address::NONE.plus(4096);
     assert!(kernels.is_one_of_many(&Product { epilogue: Epilogue::Bias(bias), ..small }));
     for other in [back, Product { epilogue: Epilogue::BiasRelu(bias), ..small }, product([4097, 512, 128])] {
         assert!(!kernels.is_one_of_many(&other), "{other:?}");

@@ -146,7 +146,7 @@ fn threads_of_products_joined_with_norms_do_not_race() {
 #[test]
 fn other_products_are_not_joined_with_norms() {
     let kernels = Kernels::new(guarded_queue(), NUMBER, true);
-    let matrix = |stride: usize| Matrix::new(Address(4096), stride);
+    let matrix = |stride: usize| Matrix::new(Address::NONE.plus(4096), stride);
     let product = |n: usize, stride: usize| Product {
         m: 64,
         n,

@@ -170,7 +170,7 @@ impl Cuda {
             Error::failure(format!("cuBLASLt could not be started ({:?})", error.0)).caused_by(error)
         })?;
         // SAFETY: the context is bound; the memory is scratch.
-        let workspace = Address(unsafe { result::malloc_sync(WORKSPACE) }.map_err(driver_error)?);
+        let workspace = unsafe { Address::new(result::malloc_sync(WORKSPACE).map_err(driver_error)?) };
         Ok(Self {
             module,
             functions: Mutex::default(),
@@ -279,7 +279,7 @@ impl Queue for Cuda {
     fn allocate(&self, bytes: usize) -> Result<Address> {
         self.bind()?;
         // SAFETY: its contents are unspecified.
-        unsafe { result::malloc_sync(bytes) }.map(Address).map_err(driver_error)
+        unsafe { result::malloc_sync(bytes).map(|number| Address::new(number)) }.map_err(driver_error)
     }
 
     fn free(&self, address: Address, _: usize) {
@@ -287,7 +287,7 @@ impl Queue for Cuda {
         let _ = self.bind();
         let _ = self.synchronize();
         // SAFETY: `allocate` gave it, and no work is under way.
-        let _ = unsafe { result::free_sync(address.0) };
+        let _ = unsafe { result::free_sync(address.number()) };
     }
 
     fn upload(&self, bytes: &[u8], to: Address) -> Result<()> {
@@ -302,14 +302,14 @@ impl Queue for Cuda {
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), staged, bytes.len());
             let staged = std::slice::from_raw_parts(staged, bytes.len());
-            result::memcpy_htod_async(to.0, staged, self.stream.cu_stream()).map_err(driver_error)
+            result::memcpy_htod_async(to.number(), staged, self.stream.cu_stream()).map_err(driver_error)
         }
     }
 
     fn download(&self, from: Address, bytes: &mut [u8]) -> Result<()> {
         self.bind()?;
         // SAFETY: the memory is there, and `bytes` is not used before the work is done.
-        unsafe { result::memcpy_dtoh_async(bytes, from.0, self.stream.cu_stream()) }.map_err(driver_error)?;
+        unsafe { result::memcpy_dtoh_async(bytes, from.number(), self.stream.cu_stream()) }.map_err(driver_error)?;
         self.synchronize()
     }
 
@@ -320,7 +320,7 @@ impl Queue for Cuda {
         // SAFETY: the memory is there, and what is staged is not used before the copy is done.
         unsafe {
             let to = std::slice::from_raw_parts_mut(to, bytes);
-            result::memcpy_dtoh_async(to, from.0, self.stream.cu_stream()).map_err(driver_error)?;
+            result::memcpy_dtoh_async(to, from.number(), self.stream.cu_stream()).map_err(driver_error)?;
         }
         let done = self.stream.record_event(None).map_err(driver_error)?;
         let pieces = std::mem::take(&mut staging.filling);
@@ -347,13 +347,14 @@ impl Queue for Cuda {
     fn clear(&self, at: Address, bytes: usize) -> Result<()> {
         self.bind()?;
         // SAFETY: the memory is there.
-        unsafe { result::memset_d8_async(at.0, 0, bytes, self.stream.cu_stream()) }.map_err(driver_error)
+        unsafe { result::memset_d8_async(at.number(), 0, bytes, self.stream.cu_stream()) }.map_err(driver_error)
     }
 
     fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<()> {
         self.bind()?;
         // SAFETY: the memory is there.
-        unsafe { result::memcpy_dtod_async(to.0, from.0, bytes, self.stream.cu_stream()) }.map_err(driver_error)
+        unsafe { result::memcpy_dtod_async(to.number(), from.number(), bytes, self.stream.cu_stream()) }
+            .map_err(driver_error)
     }
 
     unsafe fn launch(&self, launch: &Launch<'_>, arguments: &mut [*mut c_void]) -> Result<()> {
@@ -409,7 +410,10 @@ impl Queue for Cuda {
         };
         match &*storage {
             Storage::Cuda(storage) => match &storage.slice {
-                CudaStorageSlice::F32(slice) => Ok(Address(slice.device_ptr(&self.stream).0).plus(4 * start)),
+                CudaStorageSlice::F32(slice) => {
+                    // SAFETY: the tensor's memory begins there.
+                    Ok(unsafe { Address::new(slice.device_ptr(&self.stream).0) }.plus(4 * start))
+                }
                 _ => Err(Error::failure("a tensor that is not float32 was given to the GPU's kernels")),
             },
             _ => Err(Error::failure("a tensor elsewhere was given to the GPU's kernels")),

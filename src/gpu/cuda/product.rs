@@ -58,7 +58,7 @@ pub(super) fn typical(p: &Product) -> Product {
 
 /// The largest power of two, up to 256, that an address is a multiple of: cuBLASLt's kernels need no more.
 pub(super) fn alignment(address: Address) -> u32 {
-    1 << address.0.trailing_zeros().min(8)
+    1 << address.number().trailing_zeros().min(8)
 }
 
 /// The descriptors of one product, column-major.
@@ -105,7 +105,7 @@ impl<'a> Call<'a> {
             Epilogue::BiasRelu(bias) => (lts::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_RELU_BIAS, bias),
         };
         call.set(attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
-        call.set(attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias.0)?;
+        call.set(attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias.number())?;
         Ok(call)
     }
 
@@ -146,13 +146,13 @@ impl<'a> Call<'a> {
                 self.operation,
                 (&raw const one).cast(),
                 (&raw const beta).cast(),
-                p.b.at.0 as *const c_void,
+                p.b.at.number() as *const c_void,
                 self.left,
-                p.a.at.0 as *const c_void,
+                p.a.at.number() as *const c_void,
                 self.right,
-                p.c.at.0 as *const c_void,
+                p.c.at.number() as *const c_void,
                 self.result,
-                p.c.at.0 as *mut c_void,
+                p.c.at.number() as *mut c_void,
                 self.result,
                 algorithm,
                 workspace.0 as *mut c_void,

@@ -119,7 +119,7 @@ impl Kernels {
     /// widths are multiples of eight.
     fn has_small_form(&self, p: &Product) -> bool {
         let is_whole = |n: usize| n.is_multiple_of(8);
-        let starts = [p.a.at, p.b.at, p.c.at].iter().all(|at| at.0.is_multiple_of(16));
+        let starts = [p.a.at, p.b.at, p.c.at].iter().all(|at| at.number().is_multiple_of(16));
         let strides = [p.a.stride, p.b.stride, p.c.stride].into_iter().all(is_whole);
         let rows_of_a = if p.a.transposed { p.m } else { p.k };
         let rows_of_b = if p.b.transposed { p.k } else { p.n };

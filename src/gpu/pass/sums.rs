@@ -66,7 +66,7 @@ impl Sums {
 #[cfg(test)]
 mod tests {
     use std::ffi::c_void;
-    use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use candle_core::Tensor;
 
@@ -76,14 +76,14 @@ mod tests {
     /// Counts blocks and launches, and does nothing.
     #[derive(Default)]
     struct Counting {
-        next: AtomicU64,
+        next: AtomicUsize,
         launches: AtomicUsize,
         blocks: AtomicUsize,
     }
 
     impl Queue for Counting {
         fn allocate(&self, bytes: usize) -> Result<Address> {
-            Ok(Address(256 + self.next.fetch_add(bytes as u64, Ordering::Relaxed)))
+            Ok(Address::NONE.plus(256 + self.next.fetch_add(bytes, Ordering::Relaxed)))
         }
 
         unsafe fn launch(&self, launch: &Launch<'_>, _: &mut [*mut c_void]) -> Result<()> {
@@ -133,13 +133,13 @@ mod tests {
 
     /// The number of launches, and of their thread blocks, for sums into `targets`, each `width` wide, from `blocks`
     /// rows.
-    fn launched(targets: impl Iterator<Item = u64>, width: usize, blocks: usize) -> (usize, usize) {
+    fn launched(targets: impl Iterator<Item = usize>, width: usize, blocks: usize) -> (usize, usize) {
         let queue = Arc::new(Counting::default());
         let (kernels, mut sums) = (Kernels::new(queue.clone(), Number::F32, false), Sums::new(queue.clone()));
         let mut taken = Vec::new();
         for target in targets {
             let launches = queue.launches.load(Ordering::Relaxed);
-            let at = sums.take(&kernels, blocks, [(Address(target), width), (Address::NONE, 0)]).unwrap();
+            let at = sums.take(&kernels, blocks, [(Address::NONE.plus(target), width), (Address::NONE, 0)]).unwrap();
             if queue.launches.load(Ordering::Relaxed) > launches {
                 taken.clear();
             }
