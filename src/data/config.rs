@@ -208,9 +208,9 @@ impl SetConfig {
     }
 }
 
-/// Where pairs of sentences are.
+/// Where pairs of sentences are. Of a data set of the hub there is what `D` says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CorpusLocation {
+pub enum CorpusLocation<D = HubSplit> {
     /// Two files, aligned line by line.
     Files {
         /// The source side, one sentence per line.
@@ -226,15 +226,17 @@ pub enum CorpusLocation {
         columns: [usize; 2],
     },
     /// A split of a data set of the Hugging Face hub.
-    Hub(HubSplit),
+    Hub(D),
 }
 
-impl CorpusLocation {
+impl<D> CorpusLocation<D> {
     /// Two files.
     pub fn files(source: impl Into<PathBuf>, target: impl Into<PathBuf>) -> Self {
         Self::Files { source: source.into(), target: target.into() }
     }
+}
 
+impl CorpusLocation {
     /// Each side, as the user would look it up.
     pub fn sides(&self) -> [PathBuf; 2] {
         match self {

@@ -8,8 +8,10 @@ use candle_core::Tensor;
 use super::Stop;
 use super::saver::{Saver, Snapshot};
 use crate::config::Config;
+use crate::data::batches;
 use crate::data::corpus::Side;
 use crate::data::sampler::SamplerPosition;
+use crate::data::training::TrainingData;
 use crate::error::Result;
 use crate::model::Transformer;
 use crate::model_dir::Notices;
@@ -19,9 +21,9 @@ use crate::ops::memory::on_host;
 use crate::ops::params::Parameters;
 use crate::report::files;
 use crate::run::lock::Lock;
-use crate::run::training_data::Data;
+use crate::run::training_data::batch_options;
 use crate::run::validator::Validator;
-use crate::run::{batches, directory, restore};
+use crate::run::{directory, restore};
 use crate::train::callbacks::{Batches, Callbacks, Lines, StopReason, Validation};
 use crate::train::evaluate::Evaluator;
 use crate::train::optimizer::Optimizer;
@@ -40,7 +42,7 @@ pub struct RunCallbacks<'a> {
     /// The update of the checkpoint that training goes on from, and its record.
     pub loaded: Option<(u64, Values)>,
     /// The training data.
-    pub data: &'a Data,
+    pub data: &'a TrainingData,
     /// Validation set, if there is one.
     pub validator: Option<Validator>,
     /// Asks to stop.
@@ -122,14 +124,14 @@ impl Callbacks for RunCallbacks<'_> {
         };
         let before = state.configuration.clone();
         let is_other_order = record::is_other_order(&before, self.config) || state.text.train != self.text.train;
-        state.sampler = batches::nearest(self.data, self.config, state.sampler, is_other_order)?;
+        state.sampler = batches::nearest(self.data, &batch_options(self.config), state.sampler, is_other_order)?;
         record::adapt(&mut state, &before, self.config, self.text.clone());
         self.loaded = Some((state.step, state.configuration.clone()));
         Ok(Some(state))
     }
 
     fn batches(&self, position: SamplerPosition) -> Result<Batches> {
-        batches::batches(self.data, self.config, position)
+        batches::batches(self.data, &batch_options(self.config), position)
     }
 
     fn lines(&self, pairs: &[usize]) -> Vec<Lines> {

@@ -6,21 +6,16 @@
 //! | [`directory`], [`lock`] | where a run is and which files it has; who trains there |
 //! | [`ended`] | whether it has ended |
 //! | [`compare`] | whether a run may continue with another configuration or other text |
-//! | [`training_data`], [`batches`], [`plan`] | its encoded text; its batches; how many there are and what they need |
+//! | [`training_data`], [`plan`] | its encoded text; how many batches there are and what they need |
 //! | [`validator`] | its validation set |
-//! | [`corpus_tags`] | lines of any of its text that lack a tag, or have one too many |
-//! | [`coverage`] | text that the vocabulary can hardly write |
 //! | [`init`], [`restore`] | what it begins with: another model, or its own checkpoint |
 //! | [`resume`] | the state from which it goes on, with another configuration perhaps |
 //! | [`backend`] | what computes its updates |
 //! | [`callbacks`], [`saver`], [`finish`] | what the loop asks for: validation and checkpoints, which another thread writes; its final model |
 
 pub mod backend;
-pub mod batches;
 pub mod callbacks;
 pub mod compare;
-pub mod corpus_tags;
-pub mod coverage;
 pub mod directory;
 pub mod ended;
 pub mod finish;

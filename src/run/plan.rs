@@ -1,9 +1,9 @@
 //! The size of a run, computed before it begins.
 
-use super::batches;
-use super::training_data::Data;
 use crate::config::Config;
+use crate::data::batches;
 use crate::data::sampler::Sampler;
+use crate::data::training::TrainingData;
 use crate::error::Result;
 use crate::model::layout;
 use crate::model_dir::vocabulary;
@@ -32,7 +32,7 @@ pub struct Plan {
 
 impl Plan {
     /// Computes the plan from the data.
-    pub fn new(config: &Config, data: &Data) -> Result<Self> {
+    pub fn new(config: &Config, data: &TrainingData) -> Result<Self> {
         let train = &config.train;
         let vocabulary = vocabulary(&data.tokenizers);
         let parameters = layout::layout(&config.model, vocabulary);
@@ -43,7 +43,7 @@ impl Plan {
         let [source_tokens, target_tokens] = data.corpus.token_counts().map(|count| count as usize);
         let is_frozen = |entry: &&Entry| train.freeze.iter().any(|part| layout::is_within(&entry.name, part));
         let frozen = parameters.entries().iter().filter(is_frozen).map(Entry::len).sum();
-        let (rows, tokens) = batches::largest_shape(data, config);
+        let (rows, tokens) = batches::largest_shape(data, config.train.batch_tokens);
         let memory_bytes =
             memory::estimate(&config.model, &config.train, parameters.total(), vocabulary.target, rows * tokens);
         Ok(Self {

@@ -7,9 +7,11 @@
 use std::path::Path;
 
 use super::init::Start;
-use super::training_data::Data;
-use super::{batches, compare, restore};
+use super::training_data::batch_options;
+use super::{compare, restore};
 use crate::config::Config;
+use crate::data::batches;
+use crate::data::training::TrainingData;
 use crate::error::Result;
 use crate::model::Transformer;
 use crate::model_dir::Tell;
@@ -70,7 +72,7 @@ pub fn adapt(
     mut state: TrainState,
     old: Option<&Config>,
     config: &Config,
-    data: &Data,
+    data: &TrainingData,
     text: TextChecksums,
     force: bool,
     tell: Tell<'_>,
@@ -79,7 +81,7 @@ pub fn adapt(
     let before = old.map_or_else(|| state.configuration.clone(), |old| record::before(old, &state.configuration));
     if force {
         let is_other_order = record::is_other_order(&before, config) || state.text.train != text.train;
-        let position = batches::nearest(data, config, state.sampler, is_other_order)?;
+        let position = batches::nearest(data, &batch_options(config), state.sampler, is_other_order)?;
         if position != state.sampler {
             note("the epoch begins again: its batches are not those of which training has seen a part".to_owned());
             state.sampler = position;

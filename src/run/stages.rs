@@ -25,12 +25,14 @@ use super::lock::Lock;
 use super::plan::Plan;
 use super::request::RunRequest;
 use super::saver::Saver;
-use super::training_data::{self, Data, Meter, Preparation};
+use super::training_data::{self, Meter, Preparation};
 use super::validator::Validator;
-use super::{Stop, backend, batches, compare, init, restore, resume};
+use super::{Stop, backend, compare, init, restore, resume};
 use crate::config::Config;
+use crate::data::batches;
 use crate::data::statistics::Statistics;
 use crate::data::texts::Texts;
+use crate::data::training::TrainingData;
 use crate::error::{Error, Result};
 use crate::escape::shown_path;
 use crate::model::Transformer;
@@ -188,7 +190,7 @@ pub struct Prepared<'a> {
     /// … and what will be different from now on.
     changes: Vec<String>,
     lock: Lock,
-    data: Data,
+    data: TrainingData,
     validator: Option<Validator>,
     text: TextChecksums,
 }
@@ -259,7 +261,7 @@ struct Parts<'a> {
     resolved: Resolved,
     surroundings: Surroundings<'a>,
     lock: Lock,
-    data: Data,
+    data: TrainingData,
     validator: Option<Validator>,
     model: Transformer,
     backend: Box<dyn Backend>,
@@ -456,8 +458,8 @@ fn refuse_to_begin(stop: &dyn Stop) -> Result<()> {
 }
 
 /// Tries the largest batch.
-fn rehearsal(backend: &mut dyn Backend, data: &Data, config: &Config, tell: Tell<'_>) -> Result<Session> {
-    let largest = batches::largest_batch(data, config);
+fn rehearsal(backend: &mut dyn Backend, data: &TrainingData, config: &Config, tell: Tell<'_>) -> Result<Session> {
+    let largest = batches::largest_batch(data, config.train.batch_tokens);
     let s = if largest.batch_size == 1 { "" } else { "s" };
     let shape = format!("{} pair{s} of {} tokens", largest.batch_size, largest.source_length);
     let session = rehearse(backend, largest, data.tokenizers.target.pad_id(), &config.train)?;

@@ -5,18 +5,20 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::init::Start;
-use super::{Never, Stop, corpus_tags, coverage};
+use super::{Never, Stop};
 use crate::config::Config;
+use crate::data::batches::BatchOptions;
 use crate::data::cache::{Cache, Entry};
 use crate::data::corpus::{PairSource, Side};
 use crate::data::encode::{self, Recipe};
 use crate::data::encoded::EncodedCorpus;
-use crate::data::filter::{Filter, FilterReport};
+use crate::data::filter::Filter;
 use crate::data::shard::{Elements, Shard};
 use crate::data::texts::Texts;
 use crate::data::tokenizer::TokenizerKind;
 use crate::data::tokenizers::Tokenizers;
-use crate::data::{DataConfig, TokenizerConfig};
+use crate::data::training::TrainingData;
+use crate::data::{DataConfig, TokenizerConfig, corpus_tags, coverage};
 use crate::error::{Error, Result};
 use crate::model_dir::Tell;
 use crate::notice::Notice;
@@ -24,32 +26,6 @@ use crate::train::StopReason;
 
 /// Directory of prepared text beside the run directories, unless `data.cache_dir` names another.
 const CACHE: &str = "data-cache";
-
-/// What training reads.
-pub struct Data {
-    /// Learned, or loaded on resume.
-    pub tokenizers: Tokenizers,
-    /// The pairs that passed the filters.
-    pub corpus: Arc<EncodedCorpus>,
-    /// What the filters dropped.
-    pub report: FilterReport,
-    /// The directories of prepared text of the corpora that are not in memory, each once.
-    pub directories: Vec<PathBuf>,
-}
-
-impl Data {
-    /// Source and target ids of pair `index`, without special tokens and without dropout. Panics past the end.
-    pub fn ids(&self, index: usize) -> (Vec<u32>, Vec<u32>) {
-        if !self.corpus.is_text() {
-            return self.corpus.ids(index);
-        }
-        let (source, target) = self.corpus.text(index);
-        (self.tokenizers.source.encode(source), self.tokenizers.target.encode(target))
-    }
-}
-
-/// About how many pairs to sample for warnings.
-const SAMPLED: usize = 1000;
 
 /// Given a total, begins to show progress: what it returns is called with how far the work has come, and dropped at its
 /// end.
@@ -161,7 +137,7 @@ pub fn prepare(
     texts: &Texts,
     saved: Option<Tokenizers>,
     preparation: &Preparation<'_>,
-) -> Result<Data> {
+) -> Result<TrainingData> {
     let named = tokenizers(config, saved, preparation.tell)?;
     named.iter().try_for_each(|tokenizers| corpus_tags::refuse_unknown(texts, &tokenizers.source))?;
     // Reading all text once and learning a vocabulary take long, and leave nothing behind.
@@ -192,10 +168,10 @@ pub fn prepare(
     }
     let (corpus, report) = EncodedCorpus::new(parts, filter)?;
     (preparation.tell)(Notice::Info(format!("data: {report}")));
-    let data = Data { tokenizers, corpus: Arc::new(corpus), report, directories };
+    let data = TrainingData { tokenizers, corpus: Arc::new(corpus), report, directories };
     let corpus_tags = corpus_tags::of_training(&data).into_iter().chain(corpus_tags::with_two(&data, &config.data));
     let corpus_tags = corpus_tags.chain(corpus_tags::of_test_set(texts, &data.tokenizers));
-    let pairs: Vec<_> = sampled(&data).map(|pair| data.ids(pair)).collect();
+    let pairs: Vec<_> = data.sampled().map(|pair| data.ids(pair)).collect();
     let warnings = coverage::warnings(coverage::TRAINING, &data.tokenizers, is_learnt(config), &pairs);
     let is_raw = is_learnt(config) && config.tokenizer.kind == TokenizerKind::Bpe;
     let split = if is_raw { coverage::split_already(&data.tokenizers, &pairs) } else { Vec::new() };
@@ -220,20 +196,15 @@ fn elements(config: &TokenizerConfig, tokenizers: &Tokenizers) -> Elements {
     Elements::ids(tokenizers.source.vocab_size().max(tokenizers.target.vocab_size()))
 }
 
-/// A part of a sample, in words.
-pub(super) fn about(part: usize, all: usize) -> String {
-    let hundredfold = 100 * part;
-    if hundredfold < all {
-        "fewer than 1 %".to_owned()
-    } else {
-        format!("about {} %", (hundredfold + all / 2) / all.max(1))
+/// How training text becomes batches.
+pub fn batch_options(config: &Config) -> BatchOptions {
+    BatchOptions {
+        batch_tokens: config.train.batch_tokens,
+        max_epochs: config.train.max_epochs,
+        max_length: config.model.max_length,
+        dropout: config.tokenizer.dropout as f32,
+        seed: config.train.seed,
     }
-}
-
-/// Some pairs, spread evenly.
-pub(super) fn sampled(data: &Data) -> impl Iterator<Item = usize> {
-    let pairs = data.corpus.len();
-    (0..pairs).step_by(pairs.div_ceil(SAMPLED).max(1))
 }
 
 /// Tokenizers learned from the corpora, now or when the corpora were prepared earlier.
@@ -329,20 +300,6 @@ mod tests {
             let tokenizers = Tokenizers { source: source.clone(), target: target.clone() };
             assert_eq!(elements(&config(0.0), &tokenizers), expected);
             assert_eq!(elements(&config(0.1), &tokenizers), Elements::Text);
-        }
-    }
-
-    #[test]
-    fn shares_in_words() {
-        for (part, all, words) in [
-            (1, 2000, "fewer than 1 %"),
-            (9, 1000, "fewer than 1 %"),
-            (10, 1000, "about 1 %"),
-            (16, 1000, "about 2 %"),
-            (1, 3, "about 33 %"),
-            (7, 7, "about 100 %"),
-        ] {
-            assert_eq!(about(part, all), words);
         }
     }
 }

@@ -4,14 +4,15 @@ use std::collections::{HashMap, HashSet};
 
 use sha2::{Digest, Sha256};
 
+use super::Stop;
 use super::training_data::is_learnt;
-use super::{Stop, corpus_tags, coverage};
 use crate::config::Config;
 use crate::data::batch::{Batch, larger_side, split_by_tokens};
 use crate::data::corpus::{Side, read_all};
 use crate::data::texts::{Text, Texts};
 use crate::data::tokenizer::{Normalization, TextForm, TokenizerKind};
 use crate::data::tokenizers::Tokenizers;
+use crate::data::{corpus_tags, coverage};
 use crate::decode::explain::explain;
 use crate::decode::neural::{Neural, SpecialTokens};
 use crate::decode::source::Reader;

@@ -9,10 +9,10 @@ use crate::checkpoint::CONFIG_FILE;
 use crate::config::{self, Config};
 use crate::data::texts::Texts;
 use crate::data::tokenizers::Tokenizers;
+use crate::data::training::TrainingData;
 use crate::error::{Error, Result};
 use crate::run::compare::{self, Comparison};
 use crate::run::ended::Ended;
-use crate::run::training_data::Data;
 use crate::run::validator::Validator;
 use crate::run::{directory, lock, restore};
 use crate::train::state::TrainState;
@@ -72,7 +72,7 @@ impl Existing {
 
     /// Compares the text with that of the run, unless the run cannot be continued anyway. Returns whether it is
     /// refused. The data were read with the run's tokenizers.
-    pub(super) fn refuses_text(&mut self, config: &Config, texts: &Texts, data: &Data) -> Result<bool> {
+    pub(super) fn refuses_text(&mut self, config: &Config, texts: &Texts, data: &TrainingData) -> Result<bool> {
         let Some(state) = self.state.as_ref().filter(|_| self.refused.is_empty()) else { return Ok(false) };
         let valid = Validator::open(config, texts, &data.tokenizers, &|_| ())?;
         let text = compare::checksums(&data.corpus, valid.as_ref());

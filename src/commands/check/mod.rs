@@ -26,12 +26,13 @@ use crate::data::check::words::Sample;
 use crate::data::check::{PairCheck, Scripts, Seen, Severity, SideCheck};
 use crate::data::corpus::Side;
 use crate::data::texts::{Named, Role, Texts};
+use crate::data::training::TrainingData;
 use crate::error::{Error, Result};
 use crate::notice::Notice;
 use crate::run::directory;
 use crate::run::init::Start;
 use crate::run::request::RunRequest;
-use crate::run::training_data::{self, Data, Preparation};
+use crate::run::training_data::{self, Preparation};
 use crate::run::validator::Validator;
 use crate::train::memory;
 use existing::Existing;
@@ -160,7 +161,7 @@ impl Training {
     /// The text as training reads it, with warnings: if the existing run can be continued, as it would be for that,
     /// else as at the beginning. If anything is wrong already, nothing is prepared, and only tokenizers that need
     /// not be learnt are looked at.
-    fn prepare(&self, texts: &Texts, report: &mut Report) -> Option<(Data, Vec<String>)> {
+    fn prepare(&self, texts: &Texts, report: &mut Report) -> Option<(TrainingData, Vec<String>)> {
         let config = &self.config;
         let saved = report.existing.as_mut().and_then(|existing| existing.tokenizers.take());
         if !report.is_clean() {

@@ -7,16 +7,16 @@ use serde_json::json;
 
 use crate::config::Config;
 use crate::console::tell;
-use crate::data::TokenizerConfig;
+use crate::data::training::TrainingData;
+use crate::data::{TokenizerConfig, batches};
 use crate::error::Result;
 use crate::model::{NormPlacement, Transformer};
 use crate::model_dir::vocabulary;
 use crate::notice::grouped;
 use crate::ops::Mode;
 use crate::rng;
+use crate::run::backend;
 use crate::run::plan::Plan;
-use crate::run::training_data::Data;
-use crate::run::{backend, batches};
 use crate::train::split::{Limit, MicroBatch};
 use crate::train::{accumulate, memory, schedule};
 
@@ -43,7 +43,7 @@ impl Outlook {
     /// Without the speed. `start` says what model training begins with; `warnings` come from preparing the text.
     pub(super) fn new(
         config: &Config,
-        data: &Data,
+        data: &TrainingData,
         start: Option<String>,
         is_on_host: bool,
         mut warnings: Vec<String>,
@@ -81,7 +81,7 @@ impl Outlook {
     }
 
     /// Tries the largest batch on a device.
-    pub(super) fn measure(&mut self, config: &Config, data: &Data, device: &Device) -> Result<()> {
+    pub(super) fn measure(&mut self, config: &Config, data: &TrainingData, device: &Device) -> Result<()> {
         let compute = backend::number_type(config.runtime.precision, device, &tell);
         let model = Transformer::with_precision(&config.model, vocabulary(&data.tokenizers), device, compute)?;
         model.initialise(config.train.seed)?;
@@ -186,8 +186,8 @@ fn duration(seconds: f64) -> String {
 }
 
 /// Target tokens per second in forward and backward passes over the largest batch.
-fn speed(model: &Transformer, data: &Data, config: &Config) -> Result<f64> {
-    let batch = batches::largest_batch(data, config);
+fn speed(model: &Transformer, data: &TrainingData, config: &Config) -> Result<f64> {
+    let batch = batches::largest_batch(data, config.train.batch_tokens);
     let (mut backend, mut limit) = (backend::open(model)?, Limit::default());
     let tokens = batch.target_tokens as f64;
     let of_targets = (data.tokenizers.target.pad_id(), config.train.label_smoothing);
@@ -207,7 +207,7 @@ fn speed(model: &Transformer, data: &Data, config: &Config) -> Result<f64> {
 }
 
 /// How often each target piece occurs in the training text; on both sides if the vocabulary is joint.
-fn counts(data: &Data) -> Vec<u32> {
+fn counts(data: &TrainingData) -> Vec<u32> {
     let mut counts = vec![0u32; data.tokenizers.target.vocab_size()];
     for index in 0..data.corpus.len() {
         let (source, target) = data.ids(index);
@@ -220,7 +220,7 @@ fn counts(data: &Data) -> Vec<u32> {
 }
 
 /// A warning about unused symbols in a joint vocabulary.
-fn unused_symbols(config: &TokenizerConfig, data: &Data, counts: &[u32]) -> Option<String> {
+fn unused_symbols(config: &TokenizerConfig, data: &TrainingData, counts: &[u32]) -> Option<String> {
     if !data.tokenizers.is_joint() {
         return None;
     }

@@ -1,10 +1,10 @@
 //! Warnings about lines that a model cannot translate well, and about translations that were cut or are damaged.
 
 use super::line_summary::LineSummary;
+use crate::data::coverage::MANY_UNKNOWN;
 use crate::decode::Ending;
 use crate::decode::shortlist::Shortlist;
 use crate::decode::translate::{Translation, Translator};
-use crate::run::coverage::MANY_UNKNOWN;
 
 /// Warn from this per cent of tokens on that a shortlist has no translations of.
 const MANY_UNLISTED: usize = 25;

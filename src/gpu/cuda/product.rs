@@ -155,7 +155,7 @@ impl<'a> Call<'a> {
                 p.c.at.number() as *mut c_void,
                 self.result,
                 algorithm,
-                workspace.0 as *mut c_void,
+                workspace.number() as *mut c_void,
                 WORKSPACE,
                 cuda.stream.cu_stream().cast(),
             )

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use super::training_data::{Data, about, sampled};
+use super::training::{TrainingData, about};
 use crate::data::corpus::{PairSource, Side, read_all};
 use crate::data::tags::{listed, unknown_word};
 use crate::data::texts::{Named, Texts};
@@ -74,15 +74,15 @@ impl Tags {
 }
 
 /// A warning if sampled pairs of the training text lack one.
-pub fn of_training(data: &Data) -> Option<String> {
+pub fn of_training(data: &TrainingData) -> Option<String> {
     let tags = Tags::of(&data.tokenizers.source)?;
-    let without: Vec<usize> = sampled(data).filter(|index| !tags.begin(&data.ids(*index).0)).collect();
-    tags.warning((&without, sampled(data).count()), "", |index| data.corpus.origin(index, Side::Source))
+    let without: Vec<usize> = data.sampled().filter(|index| !tags.begin(&data.ids(*index).0)).collect();
+    tags.warning((&without, data.sampled().count()), "", |index| data.corpus.origin(index, Side::Source))
 }
 
 /// A warning if sampled pairs of the training text have one already, and the `tag` of their corpus puts another in
 /// front.
-pub fn with_two(data: &Data, config: &DataConfig) -> Option<String> {
+pub fn with_two(data: &TrainingData, config: &DataConfig) -> Option<String> {
     let tokenizer = &data.tokenizers.source;
     let tags = Tags::of(tokenizer)?;
     // A tag may have a space in front that is a piece of its own, and other symbols, which are no tags, may come before
@@ -96,9 +96,9 @@ pub fn with_two(data: &Data, config: &DataConfig) -> Option<String> {
         let added = corpus.and_then(|corpus| added.get(corpus).copied()).unwrap_or(0);
         added > 0 && count(&data.ids(*index).0) > added
     };
-    let two: Vec<usize> = sampled(data).filter(has_two).collect();
+    let two: Vec<usize> = data.sampled().filter(has_two).collect();
     let (path, line) = data.corpus.origin(*two.first()?, Side::Source);
-    let (share, path) = (about(two.len(), sampled(data).count()), path.display());
+    let (share, path) = (about(two.len(), data.sampled().count()), path.display());
     Some(format!(
         "{share} of the source lines begin with a tag, and the `tag` of their corpus puts another in front; the first found is \
          {path}:{line}"

@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use super::training_data::Data;
-use crate::config::Config;
+use super::training::TrainingData;
 use crate::data::batch::{Batch, larger_side, split_by_tokens};
 use crate::data::prefetch::{Prefetch, Prepared};
 use crate::data::sampler::{BatchPlan, Sampler, SamplerPosition};
@@ -13,47 +12,68 @@ use crate::rng;
 /// How many batches to prepare ahead of the training loop.
 const AHEAD: usize = 4;
 
+/// How prepared text becomes batches.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchOptions {
+    /// Padded tokens of a batch's larger side, at most.
+    pub batch_tokens: usize,
+    /// Epochs after which the batches end; 0 for no end.
+    pub max_epochs: u64,
+    /// Tokens of a line, with `</s>`, at most.
+    pub max_length: usize,
+    /// The probability with which BPE-dropout leaves out a merge.
+    pub dropout: f32,
+    /// Of the order of pairs, and of BPE-dropout.
+    pub seed: u64,
+}
+
 /// Rows, and tokens per row, of the largest batch without BPE-dropout: as many copies of the longest pair as there is
 /// room for, but no more than an epoch has pairs.
-pub fn largest_shape(data: &Data, config: &Config) -> (usize, usize) {
+pub fn largest_shape(data: &TrainingData, batch_tokens: usize) -> (usize, usize) {
     let [source, target] = data.corpus.longest();
     let tokens = source.max(target) as usize + 1;
     let [pairs, _] = data.corpus.epoch();
-    ((config.train.batch_tokens / tokens).min(pairs.ceil() as usize).max(1), tokens)
+    ((batch_tokens / tokens).min(pairs.ceil() as usize).max(1), tokens)
 }
 
 /// A batch of the largest shape, with no padding on either side.
-pub fn largest_batch(data: &Data, config: &Config) -> Batch {
-    let (rows, tokens) = largest_shape(data, config);
+pub fn largest_batch(data: &TrainingData, batch_tokens: usize) -> Batch {
+    let (rows, tokens) = largest_shape(data, batch_tokens);
     let special = data.tokenizers.special_ids();
     let pair = (vec![special.eos_source; tokens - 1], vec![special.eos_target; tokens - 1]);
     Batch::new(&vec![pair; rows], &special)
 }
 
+fn sampler(data: &TrainingData, options: &BatchOptions) -> Result<Sampler> {
+    Sampler::new(data.corpus.clone(), data.corpus.ranges(), options.batch_tokens, options.seed)
+}
+
 /// A position from which batches can continue: this one, or the beginning of its epoch if that has other batches now.
 pub fn nearest(
-    data: &Data,
-    config: &Config,
+    data: &TrainingData,
+    options: &BatchOptions,
     position: SamplerPosition,
     is_other_order: bool,
 ) -> Result<SamplerPosition> {
-    let train = &config.train;
-    let mut sampler = Sampler::new(data.corpus.clone(), data.corpus.ranges(), train.batch_tokens, train.seed)?;
+    let mut sampler = sampler(data, options)?;
     let beginning = SamplerPosition { epoch: position.epoch, ..SamplerPosition::default() };
     Ok(if !is_other_order && sampler.seek(position).is_ok() { position } else { beginning })
 }
 
-/// Batches from `position` on, prepared on another thread; they end after `train.max_epochs`.
+/// Batches from `position` on, prepared on another thread; they end after `max_epochs`.
 ///
-/// An item is one micro-batch, in parts of at most `train.batch_tokens`: BPE-dropout makes more subwords than the
+/// An item is one micro-batch, in parts of at most `batch_tokens`: BPE-dropout makes more subwords than the
 /// sampler counted.
-pub fn batches(data: &Data, config: &Config, position: SamplerPosition) -> Result<Prefetch<Prepared<Vec<Batch>>>> {
-    let train = &config.train;
-    let mut sampler = Sampler::new(data.corpus.clone(), data.corpus.ranges(), train.batch_tokens, train.seed)?;
+pub fn batches(
+    data: &TrainingData,
+    options: &BatchOptions,
+    position: SamplerPosition,
+) -> Result<Prefetch<Prepared<Vec<Batch>>>> {
+    let mut sampler = sampler(data, options)?;
     sampler.seek(position)?;
-    let (corpus, tokenizers, batch_tokens) = (data.corpus.clone(), data.tokenizers.clone(), train.batch_tokens);
-    let (dropout, seed, max_epochs) = (config.tokenizer.dropout as f32, train.seed, train.max_epochs);
-    let most = config.model.max_length - 1;
+    let (corpus, tokenizers) = (data.corpus.clone(), data.tokenizers.clone());
+    let BatchOptions { batch_tokens, max_epochs, max_length, dropout, seed } = *options;
+    let most = max_length - 1;
     Prefetch::new(AHEAD, move || {
         let BatchPlan { indices, turns, epoch } = sampler.next_batch();
         if max_epochs > 0 && epoch >= max_epochs {
@@ -91,36 +111,49 @@ pub fn batches(data: &Data, config: &Config, position: SamplerPosition) -> Resul
 
 #[cfg(test)]
 mod tests {
-    use super::super::training_data::{self, Preparation};
-    use super::*;
-    use crate::data::texts::{Text, Texts};
-    use crate::model::{ModelConfig, Preset};
+    use std::sync::Arc;
 
-    /// What two hundred pairs give, with this probability of leaving out a merge.
-    fn parts(dropout: f64, set: impl Fn(&mut Config)) -> Vec<Vec<Batch>> {
+    use super::*;
+    use crate::data::TokenizerConfig;
+    use crate::data::corpus::PairSource;
+    use crate::data::encode::{self, Recipe};
+    use crate::data::encoded::EncodedCorpus;
+    use crate::data::filter::Filter;
+    use crate::data::shard::Elements;
+    use crate::data::texts::Text;
+    use crate::data::tokenizers::Tokenizers;
+
+    const OPTIONS: BatchOptions =
+        BatchOptions { batch_tokens: 128, max_epochs: 1, max_length: 256, dropout: 0.0, seed: 1 };
+
+    /// What two hundred pairs give; those longer than `max_length` are left out.
+    fn parts(options: BatchOptions) -> Vec<Vec<Batch>> {
         let folder = tempfile::tempdir().unwrap();
         let line = |i: usize| format!("the old dog {i} sleeps near the {} house\n", "very ".repeat(i % 7));
         let text: String = (0..200).map(line).collect();
         let [source, target] = ["en", "de"].map(|name| folder.path().join(name));
         std::fs::write(&source, &text).unwrap();
         std::fs::write(&target, text.replace("dog", "Hund")).unwrap();
-        let mut config = Config { model: ModelConfig::of_preset(Preset::Tiny), ..Config::default() };
-        let texts =
-            Texts { train: vec![(Text::files(source, target), 1.0)], valid: None, test: None, monitor: Vec::new() };
-        config.tokenizer.vocab_size = 320;
-        config.train.batch_tokens = 128;
-        config.train.max_epochs = 1;
-        config.tokenizer.dropout = dropout;
-        set(&mut config);
-        let data = training_data::prepare(&config, &texts, None, &Preparation::quiet(folder.path())).unwrap();
-        batches(&data, &config, SamplerPosition::default()).unwrap().map(|item| item.unwrap().item).collect()
+        let corpora = vec![Text::files(source, target).open(1.0, &|_| ()).unwrap()];
+        let config = TokenizerConfig { vocab_size: 320, ..TokenizerConfig::default() };
+        let tokenizers = Tokenizers::train(&config, &corpora).unwrap();
+        let filter = Filter { max_length: options.max_length - 1, max_ratio: 0.0 };
+        let elements = if options.dropout > 0.0 { Elements::Text } else { Elements::WideIds };
+        let recipe = Recipe { encoder: &tokenizers, filter, elements };
+        let encode = |corpus: Box<dyn PairSource>| {
+            let shards = encode::shards(&*corpus, recipe, &|_| Ok(())).unwrap();
+            (corpus, shards)
+        };
+        let (corpus, report) = EncodedCorpus::new(corpora.into_iter().map(encode).collect(), filter).unwrap();
+        let data = TrainingData { tokenizers, corpus: Arc::new(corpus), report, directories: Vec::new() };
+        batches(&data, &options, SamplerPosition::default()).unwrap().map(|item| item.unwrap().item).collect()
     }
 
     /// With half of all merges undone, pairs grow, but no batch exceeds its bound, and every pair still occurs once per
     /// epoch.
     #[test]
     fn dropout_does_not_make_batches_too_large() {
-        let (whole, cut) = (parts(0.0, |_| ()), parts(0.5, |_| ()));
+        let (whole, cut) = (parts(OPTIONS), parts(BatchOptions { dropout: 0.5, ..OPTIONS }));
         assert_eq!(whole.len(), cut.len());
         assert!(whole.iter().all(|parts| parts.len() == 1) && cut.iter().any(|parts| parts.len() > 1));
         for batch in cut.iter().chain(&whole).flatten() {
@@ -134,12 +167,8 @@ mod tests {
     /// There is no position for what a model's `max_length` has no room for.
     #[test]
     fn dropout_does_not_make_pairs_longer_than_the_model_takes() {
-        let longest = |side: fn(&Batch) -> usize, dropout: f64, max_length: usize| {
-            let set = |config: &mut Config| {
-                config.model.max_length = max_length;
-                config.data.max_length = max_length - 1;
-            };
-            parts(dropout, set).iter().flatten().map(side).max().unwrap()
+        let longest = |side: fn(&Batch) -> usize, dropout: f32, max_length: usize| {
+            parts(BatchOptions { dropout, max_length, ..OPTIONS }).iter().flatten().map(side).max().unwrap()
         };
         for side in [|batch: &Batch| batch.source_length, |batch: &Batch| batch.target_length] {
             let most = longest(side, 0.0, 100);
@@ -151,7 +180,7 @@ mod tests {
     /// Otherwise a model would see each pair in one and the same form, and the dropout would be of little use.
     #[test]
     fn dropout_cuts_a_pair_in_another_way_in_each_epoch() {
-        let batches = parts(0.5, |config| config.train.max_epochs = 2);
+        let batches = parts(BatchOptions { dropout: 0.5, max_epochs: 2, ..OPTIONS });
         let of_epoch = |epoch: u64| {
             let batches = batches.iter().flatten().filter(move |batch| batch.epoch == epoch);
             let pairs = batches.flat_map(|batch| {
