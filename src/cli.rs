@@ -16,6 +16,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::console::{message, messages};
 use crate::error::Error;
 use crate::escape::is_harmful;
+use crate::interop::import;
 
 pub use color::Color;
 pub use eval::{EvalArgs, MetricArgs, ScoreFormat, SignificanceArgs};
@@ -120,9 +121,10 @@ pub enum Command {
     Score(ScoreArgs),
     /// Round a model's weights to 8-bit integers
     Quantize(QuantizeArgs),
-    /// Write a model for CTranslate2 or Hugging Face transformers
+    /// Write a model for another program, such as CTranslate2 or Hugging Face transformers
     Export(ExportArgs),
-    /// Convert a model of Marian, MarianMT (Hugging Face transformers) or OPUS-MT
+    /// Convert a model of another program
+    #[command(about = format!("Convert a {} model", import::names()))]
     Import(ImportArgs),
     /// Learn the likely target tokens for each source token, so that no others are computed
     Shortlist(ShortlistArgs),

@@ -19,6 +19,7 @@ use crate::checkpoint::{whole_directory, write_error};
 use crate::choice::choice;
 use crate::error::{Error, Result};
 use crate::file;
+use crate::interop::search;
 use crate::model::layout::{output_table, positions_table};
 use crate::model::{Activation, ModelConfig, NormKind, NormPlacement, PositionKind, positions};
 use crate::ops::matmul::int8::Quantised;
@@ -93,7 +94,7 @@ struct Variables<'a> {
 ///
 /// # Errors
 /// CTranslate2 cannot run such a model (every obstacle is named), or the directory exists or cannot be written.
-pub fn export(model: &Model, quantization: Quantization, out: &Path) -> Result<()> {
+pub(super) fn export(model: &Model, quantization: Quantization, out: &Path) -> Result<Vec<String>> {
     refuse(model)?;
     let config = &model.config.model;
     let mut all = Variables { model, quantization, variables: BTreeMap::new(), aliases: Vec::new() };
@@ -126,7 +127,19 @@ pub fn export(model: &Model, quantization: Quantization, out: &Path) -> Result<(
             }
         }
         tokenizers.save(directory)
-    })
+    })?;
+    Ok(vec![how_to_search(model)])
+}
+
+/// The arguments with which CTranslate2 searches as `mt` does.
+fn how_to_search(model: &Model) -> String {
+    let target = &model.tokenizers.target;
+    // Our own tokenizers can split any text into pieces, so their models never learn to produce `<unk>`.
+    let must_disable_unk = !target.has_dropout() && target.forbidden().contains(&target.unk_id());
+    let (arguments, differences) =
+        search::of_ctranslate2(&model.config.decode, model.config.model.max_length, must_disable_unk);
+    let but = if differences.is_empty() { String::new() } else { format!("; but {}", differences.join(", and ")) };
+    format!("CTranslate2 keeps no search settings: to search as mt does, call translate_batch(…, {arguments}){but}")
 }
 
 fn refuse(model: &Model) -> Result<()> {

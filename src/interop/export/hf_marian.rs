@@ -40,7 +40,7 @@ enum Width {
 ///
 /// # Errors
 /// MarianMT cannot express such a model (every obstacle is named), or the directory exists or cannot be written.
-pub fn export(model: &Model, out: &Path) -> Result<()> {
+pub(super) fn export(model: &Model, out: &Path) -> Result<Vec<String>> {
     refuse(model)?;
     let tensors = Tensors::new(model)?;
     whole_directory(out, |directory| {
@@ -54,7 +54,8 @@ pub fn export(model: &Model, out: &Path) -> Result<()> {
         let file = "model.safetensors";
         format::write_with_metadata(directory, file, &named, &[("format", "pt")])?;
         tokenizer(model, directory)
-    })
+    })?;
+    Ok(notes(model))
 }
 
 fn refuse(model: &Model) -> Result<()> {
@@ -116,11 +117,10 @@ fn refuse(model: &Model) -> Result<()> {
 }
 
 /// What is unusual about the folder, for users of `transformers`.
-#[must_use]
-pub fn notes(config: &ModelConfig, tokenizers: &Tokenizers) -> Vec<&'static str> {
-    let Tokenizers { source, target } = tokenizers;
+fn notes(model: &Model) -> Vec<String> {
+    let Tokenizers { source, target } = model.tokenizers;
     let mut notes = Vec::new();
-    if stored_sinusoid(config) != Sinusoid::Halves {
+    if stored_sinusoid(&model.config.model) != Sinusoid::Halves {
         notes.push(
             "`transformers` does not save positions: a model that it saves again has its own there, not those of \
              `model.sinusoid` = \"tensor2tensor\"; `mt import` restores them",
@@ -132,16 +132,24 @@ pub fn notes(config: &ModelConfig, tokenizers: &Tokenizers) -> Vec<&'static str>
              tokenizer.vocabulary, also with that list), and `mt import` reads them as such; or split it with `mt tokenize`",
         );
     }
-    if !tokenizers.is_joint() && source.sentencepiece().is_none() {
+    if !model.tokenizers.is_joint() && source.sentencepiece().is_none() {
         notes.push(
             "AutoTokenizer reads and saves the source's vocabulary only; decode with PreTrainedTokenizerFast of \
              tokenizer.tgt.json, and copy that file beside a model that `transformers` saves again",
         );
-    } else if !tokenizers.is_joint() && source.pad_id() != target.pad_id() {
+    } else if !model.tokenizers.is_joint() && source.pad_id() != target.pad_id() {
         notes.push(
             "<pad> has different ids in the target's and the source's vocabulary: MarianTokenizer shows it when it \
              decodes a batch",
         );
+    }
+    let mut notes: Vec<String> = notes.into_iter().map(str::to_owned).collect();
+    let lost = search::lost(&model.config.decode);
+    if !lost.is_empty() {
+        let lost = lost.join("; ");
+        notes.push(format!(
+            "transformers searches differently: {lost}. `mt import` of this folder restores the search of mt"
+        ));
     }
     notes
 }

@@ -1,15 +1,10 @@
-//! Exports our models to the formats of other programs. One module for each format.
-//!
-//! | Format | Module | Read by |
-//! |---|---|---|
-//! | `ct2` | [`ct2`] | CTranslate2 |
-//! | `hf-marian` | [`hf_marian`] | Hugging Face `transformers` |
+//! Exports our models to the formats of other programs. One module for each [`Format`].
 //!
 //! An exporter first reports everything that the format cannot express ([`Obstacles`]). The exported model computes the
 //! same as ours, up to the rounding of sums in another order.
 
 pub mod ct2;
-pub mod hf_marian;
+mod hf_marian;
 
 use std::io::Write;
 use std::path::Path;
@@ -31,6 +26,33 @@ choice! {
         Ct2 = "ct2",
         /// A MarianMT folder of Hugging Face `transformers`.
         HfMarian = "hf-marian",
+    }
+}
+
+impl Format {
+    /// All of them with what they are, for the help.
+    #[must_use]
+    pub fn list() -> String {
+        let about = |name: &&str| Self::named(name).map(|format| format!("{name} for {}", format.about()));
+        Self::NAMES.iter().filter_map(about).collect::<Vec<_>>().join(", or ")
+    }
+
+    fn about(self) -> &'static str {
+        match self {
+            Self::Ct2 => "CTranslate2",
+            Self::HfMarian => "a MarianMT folder of Hugging Face transformers",
+        }
+    }
+
+    /// Writes a model into a new directory. What is returned are notes for those who use it there.
+    ///
+    /// # Errors
+    /// The format cannot express such a model (every obstacle is named), or the directory exists or cannot be written.
+    pub fn export(self, model: &Model, quantization: ct2::Quantization, out: &Path) -> Result<Vec<String>> {
+        match self {
+            Self::Ct2 => ct2::export(model, quantization, out),
+            Self::HfMarian => hf_marian::export(model, out),
+        }
     }
 }
 
