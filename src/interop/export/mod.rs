@@ -33,8 +33,8 @@ impl Format {
     /// All of them with what they are, for the help.
     #[must_use]
     pub fn list() -> String {
-        let about = |name: &&str| Self::named(name).map(|format| format!("{name} for {}", format.about()));
-        Self::NAMES.iter().filter_map(about).collect::<Vec<_>>().join(", or ")
+        let about = |format: &Self| format!("{format} for {}", format.about());
+        Self::ALL.iter().map(about).collect::<Vec<_>>().join(", or ")
     }
 
     fn about(self) -> &'static str {
