@@ -3,6 +3,7 @@
 mod color;
 mod eval;
 mod explained;
+mod metrics;
 mod models;
 mod strategy;
 
@@ -20,7 +21,8 @@ use crate::escape::is_harmful;
 use crate::interop::import;
 
 pub use color::Color;
-pub use eval::{EvalArgs, MetricArgs, ScoreFormat, SignificanceArgs};
+pub use eval::{EvalArgs, ScoreFormat, SignificanceArgs};
+pub use metrics::MetricArgs;
 pub use models::{AverageArgs, ExportArgs, ImportArgs, QuantizeArgs};
 pub use strategy::StrategyArgs;
 

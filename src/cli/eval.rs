@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Command, Id, ValueEnum};
 
-use super::{DecodeArgs, ModelsArgs};
+use super::{DecodeArgs, MetricArgs, ModelsArgs};
 
 /// `mt eval`
 #[derive(Args, Debug)]
@@ -79,70 +79,6 @@ pub enum ScoreFormat {
     Json,
     /// A LaTeX table.
     Latex,
-}
-
-/// Which metrics, and how they are computed.
-#[derive(Args, Debug)]
-pub struct MetricArgs {
-    /// Compute BLEU (the default)
-    #[arg(long, help_heading = "Metrics")]
-    pub bleu: bool,
-    /// Compute chrF; with --chrf-word-order 2, chrF++
-    #[arg(long, help_heading = "Metrics")]
-    pub chrf: bool,
-    /// Compute TER
-    #[arg(long, help_heading = "Metrics")]
-    pub ter: bool,
-    /// Compute the model's perplexity and token accuracy on the first reference; alone, nothing is translated
-    ///
-    /// As in validation, pairs with an empty side, or one longer than model.max_length, do not count.
-    #[arg(long, help_heading = "Metrics", conflicts_with_all = ["hyp", "sentence_level", "format"])]
-    pub ppl: bool,
-    /// BLEU: tokenizer: 13a, intl, char, zh or none [default: 13a; for a model, its valid.tokenize]
-    #[arg(long, value_name = "NAME", help_heading = "Metrics")]
-    pub tokenize: Option<String>,
-    /// BLEU: ignore case; always on for a model that writes lower case
-    #[arg(long, help_heading = "Metrics")]
-    pub lowercase: bool,
-    /// BLEU: how to smooth n-gram counts of zero: exp, floor, add-k or none [default: exp]
-    #[arg(long, value_name = "METHOD", help_heading = "Metrics")]
-    pub smooth: Option<String>,
-    /// BLEU: value for floor or add-k smoothing
-    #[arg(long, value_name = "X", help_heading = "Metrics")]
-    pub smooth_value: Option<f64>,
-    /// BLEU: do not warn about translations that look tokenised, nor about text that BLEU says little about
-    #[arg(long, help_heading = "Metrics")]
-    pub force: bool,
-    /// chrF: maximum length of character n-grams
-    #[arg(long, requires = "chrf", default_value_t = 6, value_name = "N", help_heading = "Metrics", value_parser = clap::value_parser!(u8).range(1..=100))]
-    pub chrf_char_order: u8,
-    /// chrF: maximum length of word n-grams
-    #[arg(long, requires = "chrf", default_value_t = 0, value_name = "N", help_heading = "Metrics", value_parser = clap::value_parser!(u8).range(0..=100))]
-    pub chrf_word_order: u8,
-    /// chrF: how many times as important recall is as precision (β)
-    #[arg(long, requires = "chrf", default_value_t = 2, value_name = "N", help_heading = "Metrics", value_parser = clap::value_parser!(u32).range(0..=1000))]
-    pub chrf_beta: u32,
-    /// chrF: include white space in character n-grams
-    #[arg(long, requires = "chrf", help_heading = "Metrics")]
-    pub chrf_whitespace: bool,
-    /// chrF: ignore case; always on for a model that writes lower case
-    #[arg(long, requires = "chrf", help_heading = "Metrics")]
-    pub chrf_lowercase: bool,
-    /// chrF: smooth orders without n-grams as chrF++.py, NLTK and Moses do
-    #[arg(long, requires = "chrf", help_heading = "Metrics")]
-    pub chrf_eps_smoothing: bool,
-    /// TER: separate punctuation from words
-    #[arg(long, requires = "ter", help_heading = "Metrics")]
-    pub ter_normalized: bool,
-    /// TER: remove punctuation
-    #[arg(long, requires = "ter", help_heading = "Metrics")]
-    pub ter_no_punct: bool,
-    /// TER: --ter-normalized and --ter-no-punct for Chinese and Japanese, too
-    #[arg(long, requires = "ter", help_heading = "Metrics")]
-    pub ter_asian_support: bool,
-    /// TER: respect case
-    #[arg(long, requires = "ter", help_heading = "Metrics")]
-    pub ter_case_sensitive: bool,
 }
 
 /// Significance of scores and of differences.
