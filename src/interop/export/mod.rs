@@ -16,7 +16,7 @@ use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::file;
-use crate::model::ModelConfig;
+use crate::model::{ModelConfig, NormKind};
 use crate::ops::params::ParameterLayout;
 
 choice! {
@@ -88,8 +88,48 @@ struct Obstacles {
 }
 
 impl Obstacles {
-    fn new(format: &'static str) -> Self {
-        Self { format, found: Vec::new() }
+    /// Those that a model has in every format. What only some formats lack, their exporters add.
+    fn of(format: &'static str, config: &ModelConfig) -> Self {
+        // All by name, so that of a new key someone asks which formats have it.
+        let ModelConfig {
+            norm_kind,
+            // Exporters look at these: some formats do not have all of them.
+            norm: _,
+            final_norm: _,
+            norm_eps: _,
+            positions: _,
+            // These can be expressed.
+            d_model: _,
+            d_ff: _,
+            heads: _,
+            encoder_layers: _,
+            decoder_layers: _,
+            sinusoid: _,
+            tie: _,
+            scale_embedding: _,
+            output_bias: _,
+            output_padding: _,
+            attention_bias: _,
+            activation: _,
+            max_length: _,
+            padding_mask: _,
+            // `uneven_width` looks at these.
+            d_k: _,
+            d_v: _,
+            // These matter to training only.
+            preset: _,
+            dropout: _,
+            embedding_dropout: _,
+            attention_dropout: _,
+            activation_dropout: _,
+            init: _,
+        } = config;
+        let mut obstacles = Self { format, found: Vec::new() };
+        obstacles.unless(*norm_kind == NormKind::Layer, "model.norm_kind", "it divides by √(σ² + ε)");
+        if let Some(key) = uneven_width(config) {
+            obstacles.add(key, "its heads share d_model evenly");
+        }
+        obstacles
     }
 
     /// Notes an option as an obstacle unless `holds`.
