@@ -16,9 +16,12 @@ macro_rules! choice {
             /// The names a configuration may use, in the order of the variants.
             pub const NAMES: &'static [&'static str] = &[$($text),+];
 
+            /// All variants.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
             /// The variant of that name.
             pub fn named(name: &str) -> Option<Self> {
-                [$(Self::$variant),+].into_iter().find(|variant| variant.name() == name)
+                Self::ALL.iter().copied().find(|variant| variant.name() == name)
             }
 
             /// The variant that a flag names.

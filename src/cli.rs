@@ -3,7 +3,9 @@
 mod color;
 mod eval;
 mod explained;
+mod metrics;
 mod models;
+mod strategy;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -16,10 +18,13 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::console::{message, messages};
 use crate::error::Error;
 use crate::escape::is_harmful;
+use crate::interop::import;
 
 pub use color::Color;
-pub use eval::{EvalArgs, MetricArgs, ScoreFormat, SignificanceArgs};
+pub use eval::{EvalArgs, ScoreFormat, SignificanceArgs};
+pub use metrics::MetricArgs;
 pub use models::{AverageArgs, ExportArgs, ImportArgs, QuantizeArgs};
+pub use strategy::StrategyArgs;
 
 /// Train, evaluate and run Transformer machine-translation models.
 #[derive(Debug, Parser)]
@@ -120,9 +125,10 @@ pub enum Command {
     Score(ScoreArgs),
     /// Round a model's weights to 8-bit integers
     Quantize(QuantizeArgs),
-    /// Write a model for CTranslate2 or Hugging Face transformers
+    /// Write a model for another program, such as CTranslate2 or Hugging Face transformers
     Export(ExportArgs),
-    /// Convert a model of Marian, MarianMT (Hugging Face transformers) or OPUS-MT
+    /// Convert a model of another program
+    #[command(about = format!("Convert a {} model", import::names()))]
     Import(ImportArgs),
     /// Learn the likely target tokens for each source token, so that no others are computed
     Shortlist(ShortlistArgs),
@@ -238,20 +244,9 @@ pub struct ModelsArgs {
 #[derive(Args, Debug, Default)]
 #[command(next_help_heading = "Decoding", allow_negative_numbers = true)]
 pub struct DecodeArgs {
-    /// Beam width; 1: greedy search
-    #[arg(long, value_name = "N")]
-    pub beam: Option<usize>,
-    /// Split the beam into this many groups that favour different translations (diverse beam search)
-    ///
-    /// If groups find the same translation, there are fewer than asked for.
-    #[arg(long, value_name = "N")]
-    pub beam_groups: Option<usize>,
-    /// Penalty on a token for each hypothesis of earlier groups that took it at the same step
-    ///
-    /// It is subtracted from the token's log-probability when a group chooses what to extend. It is not part of the
-    /// score and not carried into later steps.
-    #[arg(long, value_name = "X", default_value_t = 0.5, requires = "beam_groups")]
-    pub diversity: f64,
+    /// How translations are chosen.
+    #[command(flatten)]
+    pub strategy: StrategyArgs,
     /// Strength α of the length penalty
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub length_penalty: Option<f64>,
@@ -279,18 +274,6 @@ pub struct DecodeArgs {
     /// Number of tokens that a translation may have beyond --max-length-ratio times its source's
     #[arg(long, value_name = "N")]
     pub max_length_extra: Option<usize>,
-    /// Sample tokens at random instead of searching for the best translation
-    #[arg(long, conflicts_with_all = ["beam_groups", "patience"])]
-    pub sample: bool,
-    /// Divide logits by this before sampling: below 1, the distribution is sharper, above 1 flatter
-    #[arg(long, value_name = "X", default_value_t = 1.0, requires = "sample")]
-    pub temperature: f64,
-    /// Sample from only this many of the most probable tokens; 0: all
-    #[arg(long, value_name = "N", default_value_t = 0, requires = "sample")]
-    pub top_k: usize,
-    /// Sample from only the most probable tokens that together reach this probability
-    #[arg(long, value_name = "X", default_value_t = 1.0, requires = "sample")]
-    pub top_p: f64,
     /// Maximum number of padded source tokens in a batch
     #[arg(long, value_name = "N")]
     pub batch_tokens: Option<usize>,

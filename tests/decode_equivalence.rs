@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use common::{assert_every_choice_is_there, small_model, special};
+use common::{small_model, special, with_every_choice};
 use mt::decode::ensemble::Ensemble;
 use mt::decode::neural::{Neural, SpecialTokens};
 use mt::decode::{Continuation, Hypothesis, LengthPenalty, PenaltyKind, Rows, SearchOptions, StepModel, force, search};
@@ -24,7 +24,7 @@ const VOCABULARY: usize = 71;
 /// Models that together cover every option that matters to decoding.
 fn models() -> Vec<Transformer> {
     let pre = ModelConfig { norm: NormPlacement::Pre, final_norm: true, ..small_model() };
-    let configs = [
+    let configs = vec![
         small_model(),
         pre.clone(),
         ModelConfig { positions: PositionKind::Rotary, activation: Activation::Swish, ..small_model() },
@@ -59,14 +59,13 @@ fn models() -> Vec<Transformer> {
         // The search sees of these nothing but their numbers.
         ModelConfig { sinusoid: Sinusoid::Tensor2Tensor, tie: Tie::Decoder, ..small_model() },
     ];
-    assert_every_choice_is_there(&configs);
     let vocabulary = Vocabulary { source: VOCABULARY, target: VOCABULARY, source_padding: 0, target_padding: 0 };
     let model = |config: &ModelConfig| {
         let model = Transformer::new(config, vocabulary, &Device::Cpu).unwrap();
         model.initialise(8).unwrap();
         model
     };
-    configs.iter().map(model).collect()
+    with_every_choice(configs).iter().map(model).collect()
 }
 
 fn sources() -> Vec<Vec<u32>> {

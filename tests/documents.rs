@@ -227,3 +227,13 @@ fn help_names_flags_that_the_command_has() {
         }
     }
 }
+
+#[test]
+fn the_page_on_other_programs_names_all_formats() {
+    let page = fs::read_to_string(root().join("docs/interop.md")).unwrap();
+    let imported = mt::interop::import::Format::all().map(|format| format.name.to_owned());
+    let exported = mt::interop::export::Format::NAMES.iter().map(|name| format!("--format {name}"));
+    for name in imported.chain(exported) {
+        assert!(page.contains(&name), "{name}");
+    }
+}

@@ -602,6 +602,19 @@ fn models_of_the_hub_are_fetched_and_imported_once() {
     add("sharded", &[&shards[..], &[("model.safetensors.index.json".to_owned(), b"{}".to_vec())]].concat());
     let says = ["o/en-xx at sharded: model.safetensors.index.json: the weights are in several files", "max_shard_size"];
     fails(&translate("hf:o/en-xx@sharded", &[]), 1, &says);
+    // Of a model that is not read, the weights are not fetched.
+    let config = |name: &str, content: &[u8]| {
+        let other = || String::from_utf8_lossy(content).replace("\"marian\"", "\"other\"").into_bytes();
+        if name == "config.json" { other() } else { content.to_vec() }
+    };
+    let other: Vec<_> = files.iter().map(|(name, content)| (name.clone(), config(name, content))).collect();
+    add("other", &other);
+    fails(
+        &translate("hf:o/en-xx@other", &[]),
+        1,
+        &["o/en-xx at other: `model_type` is \"other\"", "MarianMT (OPUS-MT)"],
+    );
+    assert_eq!(bench.hub.fetched(), ["config.json"]);
     fails(&translate("hf:o/en-xx@refs/pr/3", &["--offline"]), 1, &["--offline"]);
 
     bench.hub.log();

@@ -24,9 +24,11 @@ fuzz_target!(|input: (&str, &str, &str, &[u8])| {
     write("decoder.yml", decoder.as_bytes());
     let _ = import::import(folder.path());
     write("config.json", options.as_bytes());
-    write("vocab.json", vocabulary.as_bytes());
-    write("source.spm", decoder.as_bytes());
-    write("target.spm", decoder.as_bytes());
-    write("model.safetensors", bytes);
+    // Of all families of `transformers`: the text of the options says which.
+    let names = import::Format::all().filter_map(import::Format::family).flat_map(|family| family.files());
+    for name in names.filter(|name| !name.ends_with("_config.json")) {
+        let text = if name.ends_with(".json") { vocabulary } else { decoder };
+        write(name, if name == import::transformers::WEIGHTS { bytes } else { text.as_bytes() });
+    }
     let _ = import::import(folder.path());
 });

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Command, Id, ValueEnum};
 
-use super::{DecodeArgs, ModelsArgs};
+use super::{DecodeArgs, MetricArgs, ModelsArgs};
 
 /// `mt eval`
 #[derive(Args, Debug)]
@@ -31,11 +31,7 @@ pub struct EvalArgs {
     #[arg(long, conflicts_with_all = ["src", "hyp"])]
     pub trust_model_data: bool,
     /// Score these translations, without a model; several files are several systems, - is stdin
-    #[arg(long, num_args = 1.., value_name = "FILE", requires = "reference", conflicts_with_all = [
-        "model", "checkpoint", "weights", "beam", "beam_groups", "diversity", "length_penalty", "length_penalty_kind", "patience",
-        "no_repeat_ngram", "min_length", "max_length", "max_length_ratio", "max_length_extra", "sample", "temperature",
-        "top_k", "top_p", "batch_tokens", "long", "shortlist", "precision",
-    ])]
+    #[arg(long, num_args = 1.., value_name = "FILE", requires = "reference", conflicts_with_all = ids_of_decoding())]
     pub hyp: Vec<PathBuf>,
     /// Write the model's translations to this file; not -, since stdout gets the scores
     #[arg(long, value_name = "FILE", conflicts_with = "hyp")]
@@ -68,6 +64,12 @@ pub struct EvalArgs {
     pub score_only: bool,
 }
 
+/// All flags that say how to translate.
+fn ids_of_decoding() -> Vec<Id> {
+    let command = DecodeArgs::augment_args(ModelsArgs::augment_args(Command::new("decode")));
+    command.get_arguments().map(|argument| argument.get_id().clone()).collect()
+}
+
 /// What `mt eval` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ScoreFormat {
@@ -77,70 +79,6 @@ pub enum ScoreFormat {
     Json,
     /// A LaTeX table.
     Latex,
-}
-
-/// Which metrics, and how they are computed.
-#[derive(Args, Debug)]
-pub struct MetricArgs {
-    /// Compute BLEU (the default)
-    #[arg(long, help_heading = "Metrics")]
-    pub bleu: bool,
-    /// Compute chrF; with --chrf-word-order 2, chrF++
-    #[arg(long, help_heading = "Metrics")]
-    pub chrf: bool,
-    /// Compute TER
-    #[arg(long, help_heading = "Metrics")]
-    pub ter: bool,
-    /// Compute the model's perplexity and token accuracy on the first reference; alone, nothing is translated
-    ///
-    /// As in validation, pairs with an empty side, or one longer than model.max_length, do not count.
-    #[arg(long, help_heading = "Metrics", conflicts_with_all = ["hyp", "sentence_level", "format"])]
-    pub ppl: bool,
-    /// BLEU: tokenizer: 13a, intl, char, zh or none [default: 13a; for a model, its valid.tokenize]
-    #[arg(long, value_name = "NAME", help_heading = "Metrics")]
-    pub tokenize: Option<String>,
-    /// BLEU: ignore case; always on for a model that writes lower case
-    #[arg(long, help_heading = "Metrics")]
-    pub lowercase: bool,
-    /// BLEU: how to smooth n-gram counts of zero: exp, floor, add-k or none [default: exp]
-    #[arg(long, value_name = "METHOD", help_heading = "Metrics")]
-    pub smooth: Option<String>,
-    /// BLEU: value for floor or add-k smoothing
-    #[arg(long, value_name = "X", help_heading = "Metrics")]
-    pub smooth_value: Option<f64>,
-    /// BLEU: do not warn about translations that look tokenised, nor about text that BLEU says little about
-    #[arg(long, help_heading = "Metrics")]
-    pub force: bool,
-    /// chrF: maximum length of character n-grams
-    #[arg(long, requires = "chrf", default_value_t = 6, value_name = "N", help_heading = "Metrics", value_parser = clap::value_parser!(u8).range(1..=100))]
-    pub chrf_char_order: u8,
-    /// chrF: maximum length of word n-grams
-    #[arg(long, requires = "chrf", default_value_t = 0, value_name = "N", help_heading = "Metrics", value_parser = clap::value_parser!(u8).range(0..=100))]
-    pub chrf_word_order: u8,
-    /// chrF: how many times as important recall is as precision (β)
-    #[arg(long, requires = "chrf", default_value_t = 2, value_name = "N", help_heading = "Metrics", value_parser = clap::value_parser!(u32).range(0..=1000))]
-    pub chrf_beta: u32,
-    /// chrF: include white space in character n-grams
-    #[arg(long, requires = "chrf", help_heading = "Metrics")]
-    pub chrf_whitespace: bool,
-    /// chrF: ignore case; always on for a model that writes lower case
-    #[arg(long, requires = "chrf", help_heading = "Metrics")]
-    pub chrf_lowercase: bool,
-    /// chrF: smooth orders without n-grams as chrF++.py, NLTK and Moses do
-    #[arg(long, requires = "chrf", help_heading = "Metrics")]
-    pub chrf_eps_smoothing: bool,
-    /// TER: separate punctuation from words
-    #[arg(long, requires = "ter", help_heading = "Metrics")]
-    pub ter_normalized: bool,
-    /// TER: remove punctuation
-    #[arg(long, requires = "ter", help_heading = "Metrics")]
-    pub ter_no_punct: bool,
-    /// TER: --ter-normalized and --ter-no-punct for Chinese and Japanese, too
-    #[arg(long, requires = "ter", help_heading = "Metrics")]
-    pub ter_asian_support: bool,
-    /// TER: respect case
-    #[arg(long, requires = "ter", help_heading = "Metrics")]
-    pub ter_case_sensitive: bool,
 }
 
 /// Significance of scores and of differences.
@@ -168,23 +106,4 @@ pub struct SignificanceArgs {
     /// Number of trials for --paired-ar
     #[arg(long, requires = "paired_ar", default_value_t = 10_000, value_name = "N", help_heading = "Significance", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub paired_ar_n: u32,
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::{Args, Command};
-
-    use super::*;
-
-    /// `--hyp` conflicts with every flag that says how to translate.
-    #[test]
-    fn given_translations_are_not_decoded() {
-        let command = EvalArgs::augment_args(Command::new("eval"));
-        let hyp = command.get_arguments().find(|arg| arg.get_id() == "hyp").unwrap();
-        let refused: Vec<_> = command.get_arg_conflicts_with(hyp).into_iter().map(|arg| arg.get_id().clone()).collect();
-        let both = DecodeArgs::augment_args(ModelsArgs::augment_args(Command::new("decode")));
-        for arg in both.get_arguments() {
-            assert!(refused.contains(arg.get_id()), "{} is not refused", arg.get_id());
-        }
-    }
 }

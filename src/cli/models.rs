@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::of_list;
+use crate::interop::export::Format;
+use crate::interop::import;
 
 /// `mt average`
 #[derive(Args, Debug)]
@@ -50,8 +52,8 @@ pub struct ExportArgs {
     /// Model or run directory, a run's checkpoint, or hf:ORG/NAME
     #[arg(value_name = "MODEL")]
     pub model: PathBuf,
-    /// ct2 for CTranslate2, or hf-marian for a MarianMT folder of Hugging Face transformers
-    #[arg(long, value_name = "FORMAT")]
+    /// What to write
+    #[arg(long, value_name = "FORMAT", help = Format::list())]
     pub format: String,
     /// Directory to write; it must not exist yet
     #[arg(long, value_name = "DIR")]
@@ -67,9 +69,8 @@ pub struct ExportArgs {
 /// `mt import`
 #[derive(Args, Debug)]
 pub struct ImportArgs {
-    /// Folder of a MarianMT (Hugging Face transformers) or Marian model, such as OPUS-MT's; a Marian .npz; or
-    /// hf:ORG/NAME of the hub
-    #[arg(value_name = "DIR")]
+    /// What to read
+    #[arg(value_name = "DIR", help = format!("What to read: {}; or hf:ORG/NAME of the hub", import::sources()))]
     pub source: PathBuf,
     /// Directory of the new model; it must not exist yet
     #[arg(long, value_name = "DIR")]

@@ -317,3 +317,54 @@ pub(super) fn kinds_with(section: &str, key: &str) -> Vec<&'static str> {
 pub(super) fn join(table: &str, key: &str) -> String {
     if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, values};
+
+    /// The table says which may change; here it is said again what must not, as a key may follow its table.
+    #[test]
+    fn what_an_update_computes_may_not_change() {
+        let is_free = |key: &str| matches!(on_resume(key), OnResume::Free | OnResume::Noted);
+        let mut config = Config::default();
+        config.train.init = Some("model".into());
+        let values = values(&config);
+        let of_model = |key: &&String| ["model.", "tokenizer.", "data.max_"].iter().any(|part| key.starts_with(part));
+        let of_model: Vec<_> = values.keys().filter(of_model).collect();
+        assert!(of_model.len() > 30 && !of_model.iter().any(|key| is_free(key)), "{of_model:?}");
+        let of_train: Vec<_> = values.keys().filter(|key| key.starts_with("train.") && !is_free(key)).collect();
+        let fixed = [
+            "accumulate",
+            "batch_tokens",
+            "exponential_average",
+            "freeze",
+            "init",
+            "label_smoothing",
+            "optimizer.betas",
+            "optimizer.eps",
+            "optimizer.kind",
+            "optimizer.weight_decay",
+            "seed",
+        ];
+        assert_eq!(of_train, fixed.map(|key| format!("train.{key}")).iter().collect::<Vec<_>>());
+        assert!(!is_free("data.train.weight"));
+    }
+
+    /// A key of `[model]` of which nothing is said would be taken for one that no trained model depends on.
+    #[test]
+    fn it_is_said_what_depends_on_each_key_of_a_model() {
+        let values = values(&Config::default());
+        let of_model = || values.keys().filter_map(|key| Some((key, key.strip_prefix("model.")?)));
+        let without = |what: &[Decides]| -> Vec<&str> {
+            let decides = |key: &String| what.iter().any(|what| decides(key, *what));
+            of_model().filter(|(key, _)| !decides(key)).map(|(_, name)| name).collect()
+        };
+        let of_training = ["activation_dropout", "attention_dropout", "dropout", "embedding_dropout", "init", "preset"];
+        let stated = of_training.into_iter().filter(|name| values.contains_key(&format!("model.{name}")));
+        assert_eq!(without(&[Decides::Shape, Decides::Function]), stated.collect::<Vec<_>>());
+        let not_function = without(&[Decides::Function]);
+        assert!(not_function.len() == without(&[Decides::Shape, Decides::Function]).len() + 1);
+        assert!(not_function.contains(&"max_length"));
+    }
+}

@@ -95,7 +95,7 @@ impl Ensemble {
     ) -> Result<Option<Vec<Vec<Hypothesis>>>> {
         let first = &sources[0];
         let mut results = vec![Vec::new(); first.len()];
-        let width = options.rows();
+        let width = options.strategy.rows();
         let with_phrases = |i: usize| Some(grid::rows(width, demands.get(i)?.must.as_ref()?));
         // The search for phrases is another one, and asks for all probabilities.
         let (mut constrained, mut others): (Vec<usize>, Vec<usize>) =
@@ -105,7 +105,7 @@ impl Ensemble {
         let longest = |&i: &usize| sources.iter().map(|of_model| of_model[i].ids.len()).max().unwrap_or(0);
         source::by_length(&mut others, longest);
         source::by_length(&mut constrained, longest);
-        let most = self.rows(options.asks_for_all()) / width;
+        let most = self.rows(options.strategy.asks_for_all()) / width;
         let batches = source::batches(&others, longest, options.batch_tokens, most);
         let constrained = source::batches(&constrained, longest, options.batch_tokens, self.rows(true) / most_rows);
         let batches: Vec<_> = batches.chain(constrained).collect();

@@ -197,6 +197,78 @@ pub enum Strategy {
     Sample(Sampling),
 }
 
+/// What whoever translates has to know of a strategy, whichever it is.
+impl Strategy {
+    /// The most rows that a sentence takes, and so the most hypotheses that it gets.
+    pub fn rows(&self) -> usize {
+        match *self {
+            Self::Beam { width } | Self::Diverse { width, .. } => width,
+            Self::Sample(sampling) => sampling.count,
+        }
+    }
+
+    /// Whether hypotheses come ranked, the best first.
+    fn is_ranked(&self) -> bool {
+        match self {
+            Self::Beam { .. } | Self::Diverse { .. } => true,
+            Self::Sample(_) => false,
+        }
+    }
+
+    /// Whether the model is asked for the probabilities of all tokens.
+    fn asks_for_all(&self) -> bool {
+        match self {
+            Self::Beam { .. } | Self::Diverse { .. } => false,
+            Self::Sample(sampling) => sampling.asks_for_all(),
+        }
+    }
+
+    /// Whether it can see to it that a translation contains given phrases.
+    fn takes_phrases(&self) -> bool {
+        match self {
+            Self::Beam { .. } => true,
+            Self::Diverse { .. } | Self::Sample(_) => false,
+        }
+    }
+
+    /// Checks that its options are in range.
+    fn check(&self) -> Result<()> {
+        let (name, count) = match self {
+            Self::Beam { .. } | Self::Diverse { .. } => ("beam", self.rows()),
+            Self::Sample(_) => ("number of samples", self.rows()),
+        };
+        if !(1..=MAX_BEAM).contains(&count) {
+            return Err(Error::usage(format!("a {name} of {count} is not between 1 and {MAX_BEAM}")));
+        }
+        match *self {
+            Self::Beam { .. } => {}
+            Self::Diverse { width, groups, penalty } => {
+                if groups == 0 || width % groups != 0 {
+                    let error = Error::usage(format!("a beam of {width} cannot be split into {groups} equal groups"));
+                    return Err(error.help("choose --beam as a multiple of --beam-groups"));
+                }
+                if !(penalty.is_finite() && penalty >= 0.0) {
+                    return Err(Error::usage(format!(
+                        "a diversity penalty of {penalty} is not a number of at least 0"
+                    )));
+                }
+            }
+            Self::Sample(Sampling { temperature, top_p, .. }) => {
+                if !(temperature.is_finite() && temperature > 0.0) {
+                    let error = Error::usage(format!("a temperature of {temperature} is not a number above 0"));
+                    return Err(
+                        error.help("for the most probable token at each step, give --beam 1 instead of --sample")
+                    );
+                }
+                if !(top_p > 0.0 && top_p <= 1.0) {
+                    return Err(Error::usage(format!("a top-p of {top_p} is not above 0 and at most 1")));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 /// How tokens are drawn: from the most probable part of the distribution at a temperature, renormalised.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
@@ -312,7 +384,7 @@ pub fn search(model: &mut dyn StepModel, options: &SearchOptions) -> Result<Vec<
         Strategy::Beam { width } if has_phrases => grid::search(model, options, width),
         _ if has_phrases => {
             let error = Error::usage("only beam search can see to it that a translation contains given phrases");
-            Err(error.help("leave --sample and --beam-groups out"))
+            Err(error.help("leave out the flags that ask for another search, such as --sample"))
         }
         Strategy::Beam { width: 1 } => greedy::search(model, options),
         Strategy::Beam { width } => beam::search(model, options, beam::Groups { count: 1, width, penalty: 0.0 }),
@@ -337,14 +409,7 @@ impl SearchOptions {
     /// # Errors
     /// Names the flag of an option that is out of range; exit code 2.
     pub fn check(&self) -> Result<()> {
-        let width = match self.strategy {
-            Strategy::Beam { width } | Strategy::Diverse { width, .. } => width,
-            Strategy::Sample(sampling) => sampling.count,
-        };
-        if !(1..=MAX_BEAM).contains(&width) {
-            let name = if let Strategy::Sample(_) = self.strategy { "number of samples" } else { "beam" };
-            return Err(Error::usage(format!("a {name} of {width} is not between 1 and {MAX_BEAM}")));
-        }
+        self.strategy.check()?;
         let LengthPenalty { alpha, .. } = self.length_penalty;
         if !(-MAX_ALPHA..=MAX_ALPHA).contains(&alpha) {
             return Err(Error::usage(format!(
@@ -353,31 +418,6 @@ impl SearchOptions {
         }
         if !(self.patience.is_finite() && self.patience >= 0.0) {
             return Err(Error::usage(format!("a patience of {} is not a number of at least 0", self.patience)));
-        }
-        match self.strategy {
-            Strategy::Diverse { width, groups, penalty } => {
-                if groups == 0 || width % groups != 0 {
-                    let error = Error::usage(format!("a beam of {width} cannot be split into {groups} equal groups"));
-                    return Err(error.help("choose --beam as a multiple of --beam-groups"));
-                }
-                if !(penalty.is_finite() && penalty >= 0.0) {
-                    return Err(Error::usage(format!(
-                        "a diversity penalty of {penalty} is not a number of at least 0"
-                    )));
-                }
-            }
-            Strategy::Sample(Sampling { temperature, top_p, .. }) => {
-                if !(temperature.is_finite() && temperature > 0.0) {
-                    let error = Error::usage(format!("a temperature of {temperature} is not a number above 0"));
-                    return Err(
-                        error.help("for the most probable token at each step, give --beam 1 instead of --sample")
-                    );
-                }
-                if !(top_p > 0.0 && top_p <= 1.0) {
-                    return Err(Error::usage(format!("a top-p of {top_p} is not above 0 and at most 1")));
-                }
-            }
-            Strategy::Beam { .. } => {}
         }
         Ok(())
     }

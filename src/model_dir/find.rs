@@ -9,7 +9,7 @@ use crate::config::{self, Config};
 use crate::error::{Error, Result, check_directory};
 use crate::escape::shell_word;
 use crate::file::folder_of;
-use crate::interop::import::marian;
+use crate::interop::import;
 use crate::notice::Notice;
 
 /// The resolved configuration of a run or model directory.
@@ -30,16 +30,10 @@ pub fn config_of(directory: &Path) -> Result<Config> {
     }
     if !has_config {
         let error = Error::failure("this is neither a run nor a model directory: it has no config.toml").at(directory);
-        let has = |name: &str| directory.join(name).exists();
-        let is_marian = marian::is_model(directory);
-        let is_ct2 = !is_marian && has("model.bin") && !has(checkpoint::MODEL_FILE);
-        return Err(error.help(match (is_hub, is_ct2, is_marian || has("config.json")) {
-            (true, ..) => "import a model of the hub first: mt import hf:ORG/NAME --out DIR",
-            (_, true, _) => {
-                "it looks like a model of CTranslate2, which is not read: use or import the model that it was made from"
-            }
-            (.., true) => "it looks like another program's model; import it first: mt import DIR --out MODEL_DIR",
-            _ => "name a run directory (runs/<name>) or a model directory",
+        return Err(error.help(match import::advice(directory) {
+            _ if is_hub => "import a model of the hub first: mt import hf:ORG/NAME --out DIR".to_owned(),
+            Some(advice) => advice,
+            None => "name a run directory (runs/<name>) or a model directory".to_owned(),
         }));
     }
     config::load_resolved(&file).map_err(|error| match checkpoint::verify(directory) {

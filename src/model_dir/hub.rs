@@ -1,7 +1,8 @@
 //! Models of the Hugging Face hub: `hf:ORG/NAME`, or the address of its page, fetched into the hub's cache and imported
 //! once for each commit.
 //!
-//! Imported models are in `$XDG_CACHE_HOME/mt/models/ORG--NAME/COMMIT-vN`, where N is the version of the importer.
+//! Imported models are in `$XDG_CACHE_HOME/mt/models/ORG--NAME/COMMIT-vN`, where N is the version of the
+//! format's importer.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,16 +14,16 @@ use crate::error::{Error, Result};
 use crate::escape::shown_path;
 use crate::file::{self, Folder};
 use crate::hub::{Hub, Repo, RepoKind, Room, is_revision, user_cache};
-use crate::interop::import::{hf_marian, unread};
+use crate::interop::import::Format;
+use crate::interop::import::transformers::{self, Weights};
 use crate::notice::Notice;
-
-/// Must change when the importer would produce another model from the same files.
-const VERSION: u32 = 3;
 
 /// The files of a repository, in the hub's cache.
 pub struct Fetched {
     /// Their folder.
     pub folder: PathBuf,
+    /// Their format, and the version of its importer.
+    format: (&'static Format, u32),
     /// Their commit.
     commit: String,
 }
@@ -49,8 +50,8 @@ pub fn is_named_within(path: &Path) -> bool {
     path.iter().any(|part| part.to_string_lossy().starts_with("hf:") || part == "https:" || part == "http:")
 }
 
-/// Fetches the files of a MarianMT model that are not in the cache. If `main` has its weights only as a pickle, fetches
-/// them from the pull request of the hub's converter.
+/// Fetches the files of a model that are not in the cache: `config.json` first, which says what others there are. If
+/// `main` has its weights only as a pickle, fetches them from the pull request of the hub's converter.
 ///
 /// # Errors
 /// Those of the hub; or the repository has no such model.
@@ -65,30 +66,38 @@ pub fn fetch(repo: &Repo, offline: bool, tell: Tell<'_>) -> Result<Fetched> {
     let mut files = hub.files(repo)?;
     let mut repo = repo.clone();
     let has = |files: &[String], name: &str| files.iter().any(|file| file == name);
-    if !has(&files, hf_marian::WEIGHTS) {
-        if let Some(error) = unread(&|name| has(&files, name)) {
-            return Err(error.context(&repo));
-        }
-        if !has(&files, hf_marian::PICKLE) {
-            let list = files.iter().take(20).map(String::as_str).collect::<Vec<_>>().join(", ");
-            let error = Error::failure(format!("{repo} has no {}", hf_marian::WEIGHTS));
-            return Err(error.help(format!("it has {list}")));
-        }
-        let Some(revision) = conversion(&hub, &repo)? else { return Err(pickle_alone(&repo)) };
-        tell(Notice::Info(format!(
-            "{repo} has its weights as a pickle; those that the hub's converter made, at {revision}, are used instead"
-        )));
-        repo = repo.at(revision);
-        files = hub.files(&repo)?;
-        if !has(&files, hf_marian::WEIGHTS) {
-            return Err(pickle_alone(&repo));
+    let weights = |files: &[String]| Weights::among(&|name| has(files, name));
+    match weights(&files).map_err(|error| error.context(&repo))? {
+        Weights::Safetensors => {}
+        Weights::None => return Err(lacks(&repo, transformers::WEIGHTS, &files)),
+        Weights::Pickle => {
+            let Some(revision) = conversion(&hub, &repo)? else { return Err(pickle_alone(&repo)) };
+            tell(Notice::Info(format!(
+                "{repo} has its weights as a pickle; those that the hub's converter made, at {revision}, are used \
+                 instead"
+            )));
+            repo = repo.at(revision);
+            files = hub.files(&repo)?;
+            if !matches!(weights(&files), Ok(Weights::Safetensors)) {
+                return Err(pickle_alone(&repo));
+            }
         }
     }
-    let wanted = hf_marian::FILES.iter().filter(|name| has(&files, name));
-    let paths = wanted.map(|name| hub.fetch(&repo, name)).collect::<Result<Vec<_>>>()?;
-    let folder = paths.first().and_then(|path| path.parent());
-    let folder = folder.ok_or_else(|| Error::failure(format!("{repo} has no file of a MarianMT model")))?;
-    Ok(Fetched { folder: folder.to_path_buf(), commit: hub.commit(&repo)? })
+    if !has(&files, transformers::CONFIG) {
+        return Err(lacks(&repo, transformers::CONFIG, &files));
+    }
+    let folder = file::folder_of(&hub.fetch(&repo, transformers::CONFIG)?).to_path_buf();
+    let (format, family) = transformers::format_of(&folder).map_err(|error| error.context(&repo))?;
+    for name in family.files().filter(|name| has(&files, name)) {
+        hub.fetch(&repo, name)?;
+    }
+    Ok(Fetched { folder, format: (format, family.version), commit: hub.commit(&repo)? })
+}
+
+/// The error for a repository without a file that every model has.
+fn lacks(repo: &Repo, name: &str, files: &[String]) -> Error {
+    let list = files.iter().take(20).map(String::as_str).collect::<Vec<_>>().join(", ");
+    Error::failure(format!("{repo} has no {name}")).help(format!("it has {list}"))
 }
 
 fn pickle_alone(repo: &Repo) -> Error {
@@ -126,7 +135,8 @@ fn models(repo: &Repo) -> Result<PathBuf> {
 pub fn directory(repo: &Repo, offline: bool, tell: Tell<'_>) -> Result<PathBuf> {
     let fetched = fetch(repo, offline, tell)?;
     let models = models(repo)?;
-    let directory = models.join(format!("{}-v{VERSION}", fetched.commit));
+    let (format, version) = fetched.format;
+    let directory = models.join(format!("{}-v{version}", fetched.commit));
     let write_error = |error| Error::io("write the imported model", &models, error);
     let folder = made(&models)?;
     // Without locks, the process that ends first wins, but all import the same model.
@@ -140,7 +150,7 @@ pub fn directory(repo: &Repo, offline: bool, tell: Tell<'_>) -> Result<PathBuf> 
         removed.map_err(|error| Error::io("remove a damaged model", &directory, error))?;
     }
     if !directory.is_dir() {
-        let imported = hf_marian::import(&fetched.folder).map_err(|error| error.context(repo))?;
+        let imported = format.import(&fetched.folder).map_err(|error| error.context(repo))?;
         check_room(&models, repo, imported.layout.total() as u64 * 4)?;
         write_imported(&imported, &directory, Path::new(&repo.to_string()))?;
         tell(Notice::Info(format!("{repo}: imported into {}", shown_path(&directory))));

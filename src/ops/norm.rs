@@ -14,12 +14,22 @@ use super::{Implementation, Mode};
 use crate::choice::choice;
 
 choice! {
-    /// What a normalisation divides by.
+    /// What a normalisation divides by. Kernels of a GPU know the kinds by their numbers in this order.
     pub enum NormKind {
         /// √(σ² + ε) with the biased variance: layer normalisation (Ba et al. 2016), as in most libraries.
         Layer = "layer",
         /// σ + ε with the unbiased standard deviation, as the Annotated Transformer writes it.
         Std = "std",
+    }
+}
+
+impl NormKind {
+    /// The name of such a module in PyTorch's style.
+    pub fn module(self) -> &'static str {
+        match self {
+            Self::Layer => "LayerNorm",
+            Self::Std => "StdNorm",
+        }
     }
 }
 

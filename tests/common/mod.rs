@@ -171,12 +171,22 @@ pub fn every_option() -> Vec<ModelConfig> {
             ..dropouts
         },
     ];
-    assert_every_choice_is_there(&all);
-    all
+    with_every_choice(all)
 }
 
-/// Every name that a key of `[model]` can have is that of some model, so that a new one is not forgotten.
-pub fn assert_every_choice_is_there(models: &[ModelConfig]) {
+/// These models, after a check that some of them has each name that a key of `[model]` can have, so that a new one is not
+/// forgotten. Norms and activations that none has are added first; other choices are more than a name.
+pub fn with_every_choice(mut models: Vec<ModelConfig>) -> Vec<ModelConfig> {
+    for &norm_kind in NormKind::ALL {
+        if models.iter().all(|config| config.norm_kind != norm_kind) {
+            models.push(ModelConfig { norm_kind, ..with_dropouts() });
+        }
+    }
+    for &activation in Activation::ALL {
+        if models.iter().all(|config| config.activation != activation) {
+            models.push(ModelConfig { activation, ..with_dropouts() });
+        }
+    }
     type Choice = (&'static [&'static str], fn(&ModelConfig) -> String);
     let choices: [(&str, Choice); 7] = [
         ("norm", (NormPlacement::NAMES, |config| config.norm.to_string())),
@@ -192,6 +202,7 @@ pub fn assert_every_choice_is_there(models: &[ModelConfig]) {
             assert!(models.iter().any(|config| of(config) == *name), "no model here has {key} = {name}");
         }
     }
+    models
 }
 
 /// Random sequences of `symbols` symbols, from two long to `longest`, and their reverses.

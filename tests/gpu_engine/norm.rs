@@ -105,9 +105,8 @@ fn norms_are_their_definition() {
         (1032, true),
         (100, false),
     ] {
-        for (number, kind) in
-            [(Number::F32, NormKind::Layer), (Number::F32, NormKind::Std), (Number::Bf16, NormKind::Layer)]
-        {
+        let all = NormKind::ALL.iter().map(|kind| (Number::F32, *kind));
+        for (number, kind) in all.chain([(Number::Bf16, NormKind::Layer)]) {
             let mut stream = Stream::new(d as u64, "norm");
             let mut draw = |count: usize, scale: f64, shift: f64| -> Vec<f64> {
                 (0..count).map(|_| rounded(shift + scale * stream.normal(), Number::Bf16)).collect()

@@ -1,6 +1,5 @@
 //! `mt eval`
 
-mod metrics;
 mod perplexity;
 mod report;
 pub(super) mod results;
@@ -30,12 +29,12 @@ use test_set::{System, TestSet};
 /// Scores translations: a model's own, or those in files.
 pub(super) fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     // Flags first: a model takes a while.
-    metrics::tell_idle(&args.metrics, args.report);
+    args.metrics.idle(args.report).iter().for_each(warning);
     if args.score_only && (common.json || args.format != ScoreFormat::Text) {
         warning("--score-only is for text: JSON and other formats are printed whole");
     }
-    let bleu = metrics::bleu(&args.metrics, args.sentence_level, &BleuOptions::default())?;
-    let metrics = metrics::chosen(&args.metrics, bleu, &BleuOptions::default());
+    let bleu = args.metrics.bleu(args.sentence_level, &BleuOptions::default())?;
+    let metrics = args.metrics.chosen(bleu, &BleuOptions::default());
     let test = Test::of(&args.significance);
     refuse_contradictions(args, common, &metrics, test)?;
     let mut output = Output::open(None)?;
@@ -50,12 +49,12 @@ pub(super) fn run(args: &EvalArgs, common: &Common) -> Result<()> {
         test_set::of_model(args, &args.models, !metrics.is_empty() || args.report, common)?
     };
     let TestSet { sources, references, systems, perplexity, training, target, scoring } = set;
-    let bleu = metrics::bleu(&args.metrics, args.sentence_level, &scoring)?;
-    let metrics = metrics::chosen(&args.metrics, bleu, &scoring);
+    let bleu = args.metrics.bleu(args.sentence_level, &scoring)?;
+    let metrics = args.metrics.chosen(bleu, &scoring);
     if !args.metrics.force && metrics.iter().any(|metric| metric.key() == "bleu") {
         warn(&bleu, &systems, &references);
     }
-    let case_note = metrics::case_note(&args.metrics, &scoring, systems.len());
+    let case_note = args.metrics.case_note(&scoring, systems.len());
     if let Some(text) = case_note.filter(|_| !systems.is_empty() && !args.metrics.force) {
         note(text);
     }

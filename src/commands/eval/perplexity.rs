@@ -18,8 +18,7 @@ use crate::error::{Error, Result};
 /// There are any; exit code 2.
 pub(super) fn refuse_idle(args: &EvalArgs) -> Result<()> {
     let DecodeArgs {
-        beam,
-        beam_groups,
+        strategy,
         length_penalty,
         length_penalty_kind,
         patience,
@@ -28,21 +27,13 @@ pub(super) fn refuse_idle(args: &EvalArgs) -> Result<()> {
         max_length,
         max_length_ratio,
         max_length_extra,
-        sample,
         long,
-        // These need --beam-groups or --sample.
-        diversity: _,
-        temperature: _,
-        top_k: _,
-        top_p: _,
         // These have an effect, or are refused elsewhere.
         batch_tokens: _,
         precision: _,
         shortlist: _,
     } = &args.decode;
     let flags = [
-        ("--beam", beam.is_some()),
-        ("--beam-groups", beam_groups.is_some()),
         ("--length-penalty", length_penalty.is_some()),
         ("--length-penalty-kind", length_penalty_kind.is_some()),
         ("--patience", patience.is_some()),
@@ -51,11 +42,11 @@ pub(super) fn refuse_idle(args: &EvalArgs) -> Result<()> {
         ("--max-length", max_length.is_some()),
         ("--max-length-ratio", max_length_ratio.is_some()),
         ("--max-length-extra", max_length_extra.is_some()),
-        ("--sample", *sample),
         ("--long", long.is_some()),
         ("--confidence", args.significance.confidence),
     ];
-    let given: Vec<&str> = flags.iter().filter(|(_, is_given)| *is_given).map(|(flag, _)| *flag).collect();
+    let others = flags.into_iter().filter_map(|(flag, is_given)| is_given.then_some(flag));
+    let given: Vec<&str> = strategy.given().into_iter().chain(others).collect();
     if given.is_empty() {
         return Ok(());
     }

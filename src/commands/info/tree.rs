@@ -1,9 +1,7 @@
 //! A model as a tree of modules, the way PyTorch prints one. Names are those of the tensors; modules without parameters
 //! (dropout, positions, activation) are shown where they act.
 
-use crate::model::{
-    Activation, ModelConfig, NormKind, NormPlacement, PaddingMask, PositionKind, Tie, Vocabulary, layout,
-};
+use crate::model::{Activation, ModelConfig, NormPlacement, PaddingMask, PositionKind, Tie, Vocabulary, layout};
 
 /// A module: its name, and what it is. If it has inner modules, its closing bracket follows them.
 struct Module {
@@ -159,11 +157,7 @@ fn linear(name: &str, input: usize, output: usize, bias: bool) -> Module {
 }
 
 fn norm(name: &str, c: &ModelConfig) -> Module {
-    let kind = match c.norm_kind {
-        NormKind::Layer => "LayerNorm",
-        NormKind::Std => "StdNorm",
-    };
-    Module::new(name, format!("{kind}(({},), eps={})", c.d_model, python_float(c.norm_eps)))
+    Module::new(name, format!("{}(({},), eps={})", c.norm_kind.module(), c.d_model, python_float(c.norm_eps)))
 }
 
 /// A dropout; `None` if its probability is 0.
@@ -186,7 +180,7 @@ fn python_float(number: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Preset;
+    use crate::model::{NormKind, Preset};
 
     /// Names and shapes of the tensors that a tree's lines speak of.
     fn tensors(lines: &[String]) -> Vec<(String, Vec<usize>)> {

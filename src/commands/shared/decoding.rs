@@ -5,7 +5,7 @@ use crate::console::{tell, warning};
 use crate::decode::shortlist::Shortlist;
 use crate::decode::source::Long;
 use crate::decode::translate::{TranslateOptions, Translator};
-use crate::decode::{LengthPenalty, MAX_BEAM, PenaltyKind, Sampling, Strategy};
+use crate::decode::{LengthPenalty, MAX_BEAM, PenaltyKind};
 use crate::error::{Error, Result};
 use crate::model_dir::ModelFiles;
 
@@ -18,9 +18,7 @@ pub(crate) fn translate_options(
 ) -> Result<TranslateOptions> {
     // All by name, so that no flag is forgotten.
     let DecodeArgs {
-        beam,
-        beam_groups,
-        diversity,
+        strategy,
         length_penalty,
         length_penalty_kind,
         patience,
@@ -29,10 +27,6 @@ pub(crate) fn translate_options(
         max_length,
         max_length_ratio,
         max_length_extra,
-        sample,
-        temperature,
-        top_k,
-        top_p,
         batch_tokens,
         long,
         // Of the translator.
@@ -47,18 +41,7 @@ pub(crate) fn translate_options(
     let kind = length_penalty_kind.as_deref().map(|name| PenaltyKind::of_flag("--length-penalty-kind", name));
     let long = long.as_deref().map(|name| Long::of_flag("--long", name));
     let n_best = n_best.unwrap_or(1);
-    let width = beam.unwrap_or(config.beam);
-    let strategy = match *beam_groups {
-        _ if *sample => Strategy::Sample(Sampling {
-            count: n_best,
-            temperature: *temperature,
-            top_k: *top_k,
-            top_p: *top_p,
-            seed: common.seed.unwrap_or(seed),
-        }),
-        Some(groups) => Strategy::Diverse { width, groups, penalty: *diversity },
-        None => Strategy::Beam { width },
-    };
+    let strategy = strategy.strategy(config.beam, n_best, common.seed.unwrap_or(seed))?;
     let options = TranslateOptions {
         strategy,
         n_best,
@@ -97,11 +80,6 @@ fn check(options: &TranslateOptions, args: &DecodeArgs, positions: usize) -> Res
         ("--batch-tokens", Some(options.batch_tokens)),
         ("--n-best", Some(n_best)),
     ];
-    // Other toolkits ask for samples with a beam of 1.
-    if let (true, Some(beam @ 2..)) = (args.sample, args.beam) {
-        let error = Error::usage(format!("--sample draws translations, and --beam {beam} searches for the best"));
-        return Err(error.help("leave one of them out; --n-best says how many translations to draw"));
-    }
     if let Some((flag, _)) = counts.into_iter().find(|(_, value)| *value == Some(0)) {
         return Err(Error::usage(format!("{flag} must be at least 1")));
     }
@@ -127,11 +105,9 @@ fn check(options: &TranslateOptions, args: &DecodeArgs, positions: usize) -> Res
     if n_best > MAX_BEAM {
         return Err(Error::usage(format!("--n-best {n_best} is more than {MAX_BEAM}")));
     }
-    if let Strategy::Beam { width } | Strategy::Diverse { width, .. } = options.strategy
-        && n_best > width
-        && width > 0
-    {
-        return Err(Error::usage(format!("--n-best {n_best} is more than a beam of {width} holds"))
+    let rows = options.strategy.rows();
+    if n_best > rows && rows > 0 {
+        return Err(Error::usage(format!("--n-best {n_best} is more than a beam of {rows} holds"))
             .help(format!("give --beam {n_best} as well")));
     }
     options.check()

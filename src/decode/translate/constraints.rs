@@ -7,7 +7,7 @@ use super::{TranslateOptions, Translator};
 use crate::decode::avoid::contains;
 use crate::decode::source::Source;
 use crate::decode::surfaces::begins_in_word;
-use crate::decode::{Avoid, Avoided, Demands, Phrases, Strategy};
+use crate::decode::{Avoid, Avoided, Demands, Phrases};
 use crate::error::Result;
 use crate::escape::quoted;
 
@@ -50,9 +50,12 @@ impl Translator {
             let what = "a blank line has a blank translation, without any prefix";
             return Some(Fault::new(what, "leave `prefix` out, or its line of --prefix-file blank"));
         }
-        if !must.is_empty() && !matches!(options.strategy, Strategy::Beam { .. }) {
+        if !must.is_empty() && !options.strategy.takes_phrases() {
             let what = "only beam search can see to it that a translation contains a phrase";
-            return Some(Fault::new(what, "leave `must` out, or --sample and --beam-groups"));
+            return Some(Fault::new(
+                what,
+                "leave `must` out, or the flags that ask for another search, such as --sample",
+            ));
         }
         let prefix_tokens = self.prefix_tokens(prefix);
         if prefix_tokens.contains(&self.target.unk_id()) {

@@ -11,7 +11,7 @@ use super::ensemble::Ensemble;
 use super::neural::Neural;
 use super::shortlist::Shortlist;
 use super::source::{self, BeyondPositions, Long, Reader, Source};
-use super::{Demands, Hypothesis, Prediction, StepModel, Strategy, Surfaces, force, in_halves, predict};
+use super::{Demands, Hypothesis, Prediction, StepModel, Surfaces, force, in_halves, predict};
 use crate::data::corpus::Side;
 use crate::data::tokenizer::Tokenizer;
 use crate::error::Result;
@@ -99,7 +99,7 @@ impl Translator {
         // A model with fewer positions than the first may have cut what the first takes whole.
         let is_cut: Vec<bool> = (0..found.len()).map(|i| sources.iter().any(|of_model| of_model[i].cut)).collect();
         // Samples are in no order.
-        let ranked = !matches!(options.strategy, Strategy::Sample(_));
+        let ranked = options.strategy.is_ranked();
         let demands = demands.into_iter().map(Some).chain(std::iter::repeat(None));
         for (((source, hypotheses), source_cut), demands) in
             sources.swap_remove(0).into_iter().zip(found).zip(is_cut).zip(demands)

@@ -74,19 +74,6 @@ impl TranslateOptions {
         self.search(Vec::new(), Arc::default()).check()
     }
 
-    /// Number of rows per sentence.
-    pub(in crate::decode) fn rows(&self) -> usize {
-        match self.strategy {
-            Strategy::Beam { width } | Strategy::Diverse { width, .. } => width,
-            Strategy::Sample(sampling) => sampling.count,
-        }
-    }
-
-    /// Whether the search asks for the probabilities of all tokens.
-    pub(in crate::decode) fn asks_for_all(&self) -> bool {
-        matches!(&self.strategy, Strategy::Sample(sampling) if sampling.asks_for_all())
-    }
-
     pub(in crate::decode) fn search(&self, sentences: Vec<Sentence>, characters: Arc<Characters>) -> SearchOptions {
         let Self { strategy, length_penalty, patience, no_repeat_ngram, .. } = *self;
         SearchOptions { strategy, length_penalty, patience, no_repeat_ngram, characters, sentences }

@@ -48,7 +48,7 @@ __device__ void add_norm(T* y, T* s, float* statistics, const T* x, const T* h, 
             for (int i = 0; i < V; i++) sum += v[i];
         }
         if (y == nullptr) continue;
-        const float mean = warp_sum(sum) / d;
+        const float mean = norm.mean(warp_sum(sum), d);
         float squares = 0;
         for (unsigned j = lane * V; j < d; j += WARP * V) {
             float v[V];
@@ -110,7 +110,7 @@ __device__ void add_norm_backward(T* ds, T* dh, float* partial, const T* dy, con
                 add_to<V>(sums + j, v);
                 store<V>(z + j, g);
             }
-            mean_t = warp_sum(mean_t) / d;
+            mean_t = norm.mean(warp_sum(mean_t), d);
             mean_tz = warp_sum(mean_tz) / norm.divisor(factor, d);
         }
         for (unsigned j = lane * V; j < d; j += WARP * V) {
@@ -195,7 +195,7 @@ __device__ void add_norm_held(T* y, T* s, float* statistics, const T* x, const T
 #pragma unroll
             for (int i = 0; i < RUN; i++) sum += v[k][i];
         }
-        const float mean = warp_sum(sum) / d;
+        const float mean = norm.mean(warp_sum(sum), d);
         float squares = 0;
 #pragma unroll
         for (int k = 0; k < K; k++) {
@@ -264,7 +264,7 @@ __device__ void add_norm_backward_held(T* ds, T* dh, float* partial, const T* dy
                     mean_tz += t[k][i] * z;
                 }
             }
-            mean_t = warp_sum(mean_t) / d;
+            mean_t = norm.mean(warp_sum(mean_t), d);
             mean_tz = warp_sum(mean_tz) / norm.divisor(factor, d);
 #pragma unroll
             for (int k = 0; k < K; k++) {

@@ -1,12 +1,15 @@
-// The two kinds of normalisation: src/ops/norm.rs.
+// The kinds of normalisation: src/ops/norm.rs. All that differs between them is here.
 #pragma once
 #include "common.cuh"
 
 struct Norm {
     const float *gamma, *beta;
     float eps;
-    // 0: √(σ² + ε), 1: σ + ε with the unbiased σ.
+    // Its place in NormKind. 0: √(σ² + ε), 1: σ + ε with the unbiased σ.
     unsigned kind;
+    // What is taken from each number of a row, given the row's sum; on the way back, from each gradient. `share` is 1/D.
+    __device__ float mean(float sum, unsigned d) const { return sum / d; }
+    __device__ float mean_by(float sum, float share) const { return sum * share; }
     // What a row is multiplied by, from its sum of squares.
     __device__ float factor(float squares, unsigned d) const {
         return kind == 0 ? 1.0f / sqrtf(squares / d + eps) : 1.0f / (sqrtf(squares / fmaxf(d - 1.0f, 1.0f)) + eps);
@@ -14,5 +17,9 @@ struct Norm {
     // What the sum that σ's gradient has is divided by.
     __device__ float divisor(float factor, unsigned d) const {
         return kind == 0 ? d : fmaxf((d - 1.0f) * (1.0f - eps * factor), 1.17549435e-38f);
+    }
+    // One part of that many.
+    __device__ float by_divisor(float factor, unsigned d, float share) const {
+        return kind == 0 ? share : 1.0f / divisor(factor, d);
     }
 };

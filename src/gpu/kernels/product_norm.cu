@@ -71,7 +71,7 @@ multiply_add_norm(SmallProduct p, bf16* y, float* statistics, const bf16* x, Nor
     const float share = 1.0f / n;
     // All rows step by step: what one waits for, another one does.
 #pragma unroll
-    for (unsigned i = 0; i < ROW_ROUNDS; i++) means[i] = sum_of_row(means[i]) * share;
+    for (unsigned i = 0; i < ROW_ROUNDS; i++) means[i] = norm.mean_by(sum_of_row(means[i]), share);
 #pragma unroll
     for (unsigned i = 0; i < ROW_ROUNDS; i++) {
 #pragma unroll
@@ -147,8 +147,8 @@ multiply_norm_backward(SmallProduct p, bf16* dh, float* partial, const bf16* add
     // All rows step by step: what one waits for, another one does.
 #pragma unroll
     for (unsigned i = 0; i < ROW_ROUNDS; i++) {
-        means[i][0] = sum_of_row(means[i][0]) * share;
-        means[i][1] = sum_of_row(means[i][1]) * (norm.kind == 0 ? share : 1.0f / norm.divisor(of_rows[i].y, n));
+        means[i][0] = norm.mean_by(sum_of_row(means[i][0]), share);
+        means[i][1] = sum_of_row(means[i][1]) * norm.by_divisor(of_rows[i].y, n, share);
     }
 #pragma unroll
     for (unsigned i = 0; i < ROW_ROUNDS; i++) {

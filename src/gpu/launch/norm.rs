@@ -29,11 +29,7 @@ pub struct NormArgument {
 impl NormArgument {
     /// γ and β are float32, [D].
     pub fn new(gamma: Address, beta: Address, eps: f64, kind: NormKind) -> Self {
-        let kind = match kind {
-            NormKind::Layer => 0,
-            NormKind::Std => 1,
-        };
-        Self { gamma, beta, eps: eps as f32, kind }
+        Self { gamma, beta, eps: eps as f32, kind: kind as u32 }
     }
 }
 

@@ -14,13 +14,14 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::{Model, Obstacles, pieces, uneven_width, write_bytes, write_json};
+use super::{Model, Obstacles, pieces, write_bytes, write_json};
 use crate::checkpoint::{whole_directory, write_error};
 use crate::choice::choice;
 use crate::error::{Error, Result};
 use crate::file;
+use crate::interop::search;
 use crate::model::layout::{output_table, positions_table};
-use crate::model::{Activation, ModelConfig, NormKind, NormPlacement, PositionKind, positions};
+use crate::model::{Activation, NormPlacement, PositionKind, positions};
 use crate::ops::matmul::int8::Quantised;
 
 /// The version of the file, and the revision of `TransformerSpec`.
@@ -93,7 +94,7 @@ struct Variables<'a> {
 ///
 /// # Errors
 /// CTranslate2 cannot run such a model (every obstacle is named), or the directory exists or cannot be written.
-pub fn export(model: &Model, quantization: Quantization, out: &Path) -> Result<()> {
+pub(super) fn export(model: &Model, quantization: Quantization, out: &Path) -> Result<Vec<String>> {
     refuse(model)?;
     let config = &model.config.model;
     let mut all = Variables { model, quantization, variables: BTreeMap::new(), aliases: Vec::new() };
@@ -126,50 +127,25 @@ pub fn export(model: &Model, quantization: Quantization, out: &Path) -> Result<(
             }
         }
         tokenizers.save(directory)
-    })
+    })?;
+    Ok(vec![how_to_search(model)])
+}
+
+/// The arguments with which CTranslate2 searches as `mt` does.
+fn how_to_search(model: &Model) -> String {
+    let target = &model.tokenizers.target;
+    // Our own tokenizers can split any text into pieces, so their models never learn to produce `<unk>`.
+    let must_disable_unk = !target.has_dropout() && target.forbidden().contains(&target.unk_id());
+    let (arguments, differences) =
+        search::of_ctranslate2(&model.config.decode, model.config.model.max_length, must_disable_unk);
+    let but = if differences.is_empty() { String::new() } else { format!("; but {}", differences.join(", and ")) };
+    format!("CTranslate2 keeps no search settings: to search as mt does, call translate_batch(…, {arguments}){but}")
 }
 
 fn refuse(model: &Model) -> Result<()> {
     let config = &model.config.model;
-    // All by name, so that none is forgotten.
-    let ModelConfig {
-        norm_kind,
-        positions,
-        // These can be expressed.
-        d_model: _,
-        d_ff: _,
-        heads: _,
-        encoder_layers: _,
-        decoder_layers: _,
-        norm: _,
-        final_norm: _,
-        norm_eps: _,
-        sinusoid: _,
-        tie: _,
-        scale_embedding: _,
-        output_bias: _,
-        output_padding: _,
-        attention_bias: _,
-        activation: _,
-        max_length: _,
-        padding_mask: _,
-        // `uneven_width` looks at these.
-        d_k: _,
-        d_v: _,
-        // These matter to training only.
-        preset: _,
-        dropout: _,
-        embedding_dropout: _,
-        attention_dropout: _,
-        activation_dropout: _,
-        init: _,
-    } = config;
-    let mut obstacles = Obstacles::new("CTranslate2");
-    obstacles.unless(*norm_kind == NormKind::Layer, "model.norm_kind", "it divides by √(σ² + ε)");
-    obstacles.unless(*positions != PositionKind::Rotary, "model.positions", "its encoder has no rotary ones");
-    if let Some(key) = uneven_width(config) {
-        obstacles.add(key, "its heads share d_model evenly");
-    }
+    let mut obstacles = Obstacles::of("CTranslate2", config);
+    obstacles.unless(config.positions != PositionKind::Rotary, "model.positions", "its encoder has no rotary ones");
     obstacles.check()
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{Model, Obstacles, pieces, uneven_width, write_bytes, write_json, write_text};
+use super::{Model, Obstacles, pieces, write_bytes, write_json, write_text};
 use crate::checkpoint::format::{self, Elements, NamedTensor};
 use crate::checkpoint::whole_directory;
 use crate::data::tokenizer::Tokenizer;
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::interop::marian_names::{EMBEDDINGS, OUTPUT_BIAS, OUTPUT_WEIGHT, POSITIONS, SHARED, of_layer};
 use crate::interop::search::{self, OURS};
 use crate::model::positions::sinusoidal;
-use crate::model::{Activation, ModelConfig, NormKind, NormPlacement, PositionKind, Sinusoid, Tie};
+use crate::model::{Activation, ModelConfig, NormPlacement, PositionKind, Sinusoid, Tie};
 
 /// The ε of norms in `transformers`.
 const EPSILON: f64 = 1e-5;
@@ -40,7 +40,7 @@ enum Width {
 ///
 /// # Errors
 /// MarianMT cannot express such a model (every obstacle is named), or the directory exists or cannot be written.
-pub fn export(model: &Model, out: &Path) -> Result<()> {
+pub(super) fn export(model: &Model, out: &Path) -> Result<Vec<String>> {
     refuse(model)?;
     let tensors = Tensors::new(model)?;
     whole_directory(out, |directory| {
@@ -54,53 +54,17 @@ pub fn export(model: &Model, out: &Path) -> Result<()> {
         let file = "model.safetensors";
         format::write_with_metadata(directory, file, &named, &[("format", "pt")])?;
         tokenizer(model, directory)
-    })
+    })?;
+    Ok(notes(model))
 }
 
 fn refuse(model: &Model) -> Result<()> {
     let config = &model.config.model;
-    // All by name, so that none is forgotten.
-    let ModelConfig {
-        norm,
-        final_norm,
-        norm_kind,
-        norm_eps,
-        positions,
-        // These can be expressed.
-        d_model: _,
-        d_ff: _,
-        heads: _,
-        encoder_layers: _,
-        decoder_layers: _,
-        sinusoid: _,
-        tie: _,
-        scale_embedding: _,
-        output_bias: _,
-        output_padding: _,
-        attention_bias: _,
-        activation: _,
-        max_length: _,
-        padding_mask: _,
-        // `uneven_width` looks at these.
-        d_k: _,
-        d_v: _,
-        // These matter to training only.
-        preset: _,
-        dropout: _,
-        embedding_dropout: _,
-        attention_dropout: _,
-        activation_dropout: _,
-        init: _,
-    } = config;
-    let mut obstacles = Obstacles::new("MarianMT");
-    obstacles.unless(*norm == NormPlacement::Post, "model.norm", "it normalises after every sub-layer");
-    obstacles.unless(!final_norm, "model.final_norm", "its stacks end without a norm");
-    obstacles.unless(*norm_kind == NormKind::Layer, "model.norm_kind", "it divides by √(σ² + ε)");
-    obstacles.unless(*norm_eps == EPSILON, "model.norm_eps", "it is 1e-5 there");
-    obstacles.unless(*positions == PositionKind::Sinusoidal, "model.positions", "its positions are sinusoidal");
-    if let Some(key) = uneven_width(config) {
-        obstacles.add(key, "its heads share d_model evenly");
-    }
+    let mut obstacles = Obstacles::of("MarianMT", config);
+    obstacles.unless(config.norm == NormPlacement::Post, "model.norm", "it normalises after every sub-layer");
+    obstacles.unless(!config.final_norm, "model.final_norm", "its stacks end without a norm");
+    obstacles.unless(config.norm_eps == EPSILON, "model.norm_eps", "it is 1e-5 there");
+    obstacles.unless(config.positions == PositionKind::Sinusoidal, "model.positions", "its positions are sinusoidal");
     let Tokenizers { source, target } = model.tokenizers;
     if source.sentencepiece().is_some() != target.sentencepiece().is_some() {
         obstacles
@@ -116,11 +80,10 @@ fn refuse(model: &Model) -> Result<()> {
 }
 
 /// What is unusual about the folder, for users of `transformers`.
-#[must_use]
-pub fn notes(config: &ModelConfig, tokenizers: &Tokenizers) -> Vec<&'static str> {
-    let Tokenizers { source, target } = tokenizers;
+fn notes(model: &Model) -> Vec<String> {
+    let Tokenizers { source, target } = model.tokenizers;
     let mut notes = Vec::new();
-    if stored_sinusoid(config) != Sinusoid::Halves {
+    if stored_sinusoid(&model.config.model) != Sinusoid::Halves {
         notes.push(
             "`transformers` does not save positions: a model that it saves again has its own there, not those of \
              `model.sinusoid` = \"tensor2tensor\"; `mt import` restores them",
@@ -132,16 +95,24 @@ pub fn notes(config: &ModelConfig, tokenizers: &Tokenizers) -> Vec<&'static str>
              tokenizer.vocabulary, also with that list), and `mt import` reads them as such; or split it with `mt tokenize`",
         );
     }
-    if !tokenizers.is_joint() && source.sentencepiece().is_none() {
+    if !model.tokenizers.is_joint() && source.sentencepiece().is_none() {
         notes.push(
             "AutoTokenizer reads and saves the source's vocabulary only; decode with PreTrainedTokenizerFast of \
              tokenizer.tgt.json, and copy that file beside a model that `transformers` saves again",
         );
-    } else if !tokenizers.is_joint() && source.pad_id() != target.pad_id() {
+    } else if !model.tokenizers.is_joint() && source.pad_id() != target.pad_id() {
         notes.push(
             "<pad> has different ids in the target's and the source's vocabulary: MarianTokenizer shows it when it \
              decodes a batch",
         );
+    }
+    let mut notes: Vec<String> = notes.into_iter().map(str::to_owned).collect();
+    let lost = search::lost(&model.config.decode);
+    if !lost.is_empty() {
+        let lost = lost.join("; ");
+        notes.push(format!(
+            "transformers searches differently: {lost}. `mt import` of this folder restores the search of mt"
+        ));
     }
     notes
 }

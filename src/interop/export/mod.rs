@@ -1,15 +1,10 @@
-//! Exports our models to the formats of other programs. One module for each format.
-//!
-//! | Format | Module | Read by |
-//! |---|---|---|
-//! | `ct2` | [`ct2`] | CTranslate2 |
-//! | `hf-marian` | [`hf_marian`] | Hugging Face `transformers` |
+//! Exports our models to the formats of other programs. One module for each [`Format`].
 //!
 //! An exporter first reports everything that the format cannot express ([`Obstacles`]). The exported model computes the
 //! same as ours, up to the rounding of sums in another order.
 
 pub mod ct2;
-pub mod hf_marian;
+mod hf_marian;
 
 use std::io::Write;
 use std::path::Path;
@@ -21,7 +16,7 @@ use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::file;
-use crate::model::ModelConfig;
+use crate::model::{ModelConfig, NormKind};
 use crate::ops::params::ParameterLayout;
 
 choice! {
@@ -31,6 +26,33 @@ choice! {
         Ct2 = "ct2",
         /// A MarianMT folder of Hugging Face `transformers`.
         HfMarian = "hf-marian",
+    }
+}
+
+impl Format {
+    /// All of them with what they are, for the help.
+    #[must_use]
+    pub fn list() -> String {
+        let about = |format: &Self| format!("{format} for {}", format.about());
+        Self::ALL.iter().map(about).collect::<Vec<_>>().join(", or ")
+    }
+
+    fn about(self) -> &'static str {
+        match self {
+            Self::Ct2 => "CTranslate2",
+            Self::HfMarian => "a MarianMT folder of Hugging Face transformers",
+        }
+    }
+
+    /// Writes a model into a new directory. What is returned are notes for those who use it there.
+    ///
+    /// # Errors
+    /// The format cannot express such a model (every obstacle is named), or the directory exists or cannot be written.
+    pub fn export(self, model: &Model, quantization: ct2::Quantization, out: &Path) -> Result<Vec<String>> {
+        match self {
+            Self::Ct2 => ct2::export(model, quantization, out),
+            Self::HfMarian => hf_marian::export(model, out),
+        }
     }
 }
 
@@ -66,8 +88,48 @@ struct Obstacles {
 }
 
 impl Obstacles {
-    fn new(format: &'static str) -> Self {
-        Self { format, found: Vec::new() }
+    /// Those that a model has in every format. What only some formats lack, their exporters add.
+    fn of(format: &'static str, config: &ModelConfig) -> Self {
+        // All by name, so that of a new key someone asks which formats have it.
+        let ModelConfig {
+            norm_kind,
+            // Exporters look at these: some formats do not have all of them.
+            norm: _,
+            final_norm: _,
+            norm_eps: _,
+            positions: _,
+            // These can be expressed.
+            d_model: _,
+            d_ff: _,
+            heads: _,
+            encoder_layers: _,
+            decoder_layers: _,
+            sinusoid: _,
+            tie: _,
+            scale_embedding: _,
+            output_bias: _,
+            output_padding: _,
+            attention_bias: _,
+            activation: _,
+            max_length: _,
+            padding_mask: _,
+            // `uneven_width` looks at these.
+            d_k: _,
+            d_v: _,
+            // These matter to training only.
+            preset: _,
+            dropout: _,
+            embedding_dropout: _,
+            attention_dropout: _,
+            activation_dropout: _,
+            init: _,
+        } = config;
+        let mut obstacles = Self { format, found: Vec::new() };
+        obstacles.unless(*norm_kind == NormKind::Layer, "model.norm_kind", "it divides by √(σ² + ε)");
+        if let Some(key) = uneven_width(config) {
+            obstacles.add(key, "its heads share d_model evenly");
+        }
+        obstacles
     }
 
     /// Notes an option as an obstacle unless `holds`.

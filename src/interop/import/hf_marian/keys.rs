@@ -23,6 +23,8 @@ const WITHOUT_EFFECT: &[&str] = &[
     "init_std",
     "label2id",
     "mask_token_id",
+    // It says that this is a MarianMT model.
+    "model_type",
     "num_hidden_layers",
     "num_labels",
     "problem_type",
@@ -256,9 +258,6 @@ impl<'a> Keys<'a> {
             if let Some((value, file)) = self.get(key).filter(|(value, _)| value.as_f64() != Some(*allowed)) {
                 self.problem(format!("`{key}` is {}, but mt has only {allowed} here", shown(value)), file);
             }
-        }
-        if let Some((value, file)) = self.get("model_type").filter(|(value, _)| **value != json!("marian")) {
-            self.problem(format!("`model_type` is {}, not \"marian\"", shown(value)), file);
         }
     }
 

@@ -13,16 +13,20 @@ mod yaml;
 
 use std::path::Path;
 
-use super::{Imported, layout_within};
+use super::{Format, Imported, Recognition, layout_within, transformers};
 use crate::error::Result;
 use crate::model::Vocabulary;
 use files::Files;
 use npz::Npz;
 use settings::{Search, Settings};
 
+/// A model of Marian's own.
+pub(super) const FORMAT: Format =
+    Format { name: "Marian", recognition: Recognition::Files { files: "a .npz", is_model }, read: import };
+
 /// Whether this is a `.npz`, or a folder that has one and is not a folder of `transformers`.
-pub fn is_model(source: &Path) -> bool {
-    let is_transformers = ["config.json", super::hf_marian::WEIGHTS].iter().any(|name| source.join(name).exists());
+fn is_model(source: &Path) -> bool {
+    let is_transformers = [transformers::CONFIG, transformers::WEIGHTS].iter().any(|name| source.join(name).exists());
     files::is_weights(source) || (!is_transformers && !files::weights_in(source).is_empty())
 }
 
@@ -30,7 +34,7 @@ pub fn is_model(source: &Path) -> bool {
 ///
 /// # Errors
 /// Files are missing or the model is not supported; all problems are named.
-pub fn import(source: &Path) -> Result<Imported> {
+fn import(source: &Path) -> Result<Imported> {
     let files = Files::find(source)?;
     let stored = Npz::open(&files.weights)?;
     let options = yaml::table(&stored.options()?).map_err(|error| {
