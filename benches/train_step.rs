@@ -209,8 +209,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let tokens = (batch * length) as f64;
     println!(
-        "mt {}, {:?} on {}, {batch}×{length}, {}, {} threads: {:.0} target tokens/s (median of {} updates, {:.2} ms each, of which \
-         {:.2} waiting for the device; slowest {:.0}, fastest {:.0})",
+        "mt {}, {:?} on {}, {batch}×{length}, {}, {} threads: {:.0} target tokens/s (median of {} updates, {:.2} ms \
+         each, of which {:.2} waiting for the device; slowest {:.0}, fastest {:.0})",
         env!("CARGO_PKG_VERSION"),
         args.shape,
         args.device,

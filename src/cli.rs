@@ -95,7 +95,10 @@ pub struct Common {
     )]
     pub verbose: bool,
     /// When to colour messages and help
-    #[arg(long, global = true, help_heading = "Every command", value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
+    #[arg(
+        long, global = true, help_heading = "Every command", value_enum, default_value_t = Color::Auto,
+        value_name = "WHEN"
+    )]
     pub color: Color,
 }
 
@@ -230,7 +233,10 @@ pub struct ModelsArgs {
     /// How much each of several models counts, in their order, such as 0.7,0.3 [default: all the same]
     ///
     /// It is a mean of their probabilities, at each token.
-    #[arg(long, value_name = "W", value_delimiter = ',', requires = "model", allow_hyphen_values = true, value_parser = of_list::<f64>)]
+    #[arg(
+        long, value_name = "W", value_delimiter = ',', requires = "model", allow_hyphen_values = true,
+        value_parser = of_list::<f64>
+    )]
     pub weights: Vec<f64>,
 }
 

@@ -109,8 +109,8 @@ impl Error {
             std::io::ErrorKind::NotFound => None,
             std::io::ErrorKind::PermissionDenied => Some("check the permissions, or choose another location"),
             std::io::ErrorKind::StorageFull if is_out_of_files(path) => Some(
-                "the file system has room, but can hold no more files (its inodes are used up): remove files that are not \
-                 needed, then run again",
+                "the file system has room, but can hold no more files (its inodes are used up): remove files that are \
+                 not needed, then run again",
             ),
             std::io::ErrorKind::StorageFull => Some("the disk is full: free some space, then run again"),
             std::io::ErrorKind::QuotaExceeded => Some("your disk quota is used up: free some space, then run again"),

@@ -108,7 +108,8 @@ impl Signature {
         }
         let root = root(head)?;
         (root.eq_ignore_ascii_case("html")).then(|| {
-            let help = "a download may have got the page of an error or a login instead of the file: look at it, and fetch the file again";
+            let help = "a download may have got the page of an error or a login instead of the file: look at it, and \
+                        fetch the file again";
             Self::document("is a page in HTML", help)
         })
     }
@@ -284,8 +285,8 @@ fn of_json(head: &[u8]) -> Option<Signature> {
         Err(_) => false,
     };
     (Signature::is_object(text) || of_all()).then(|| {
-        let help = "write the text as plain lines (`jq -r .KEY FILE`), or as a table with tabs ({ tsv = … }); JSON lines of the hub \
-                    are read with { hub = … }";
+        let help = "write the text as plain lines (`jq -r .KEY FILE`), or as a table with tabs ({ tsv = … }); JSON \
+                    lines of the hub are read with { hub = … }";
         Signature::document("holds JSON, not plain text", help)
     })
 }
@@ -318,7 +319,8 @@ pub(crate) fn wide_encoding(bytes: &[u8], first: u64) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n";
+    const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/v1\n\
+                             oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n";
 
     #[test]
     fn placeholders_are_told_from_text() {

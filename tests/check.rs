@@ -405,7 +405,8 @@ fn the_advice_on_encodings_fits_the_file() {
     project.write("damaged.en", b"na\xC3\xAFve caf\xC3\xA9\ncaf\xE9\n");
     project.write("western.en", b"caf\xE9\n\x93caf\xE9\x94\n");
     project.write("latin.de", b"Gr\xFC\xDFe\nwei\xDF\n");
-    let train = r#"data.train=[{ source = "damaged.en", target = "latin.de" }, { source = "western.en", target = "latin.de" }]"#;
+    let train = "data.train=[{ source = 'damaged.en', target = 'latin.de' }, \
+                 { source = 'western.en', target = 'latin.de' }]";
     let (words, _, report) = checked(&project, 1, &[train]);
     assert_eq!(finding(&report, "not_utf8").1, 1 + 2 + 2 + 2);
     for (file, advice) in [

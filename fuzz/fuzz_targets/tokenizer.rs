@@ -1,4 +1,5 @@
-//! Any bytes as a tokenizer.json, a SentencePiece model or our JSON of one, and any line through each that was accepted.
+//! Any bytes as a tokenizer.json, a SentencePiece model or our JSON of one, and any line through each that was
+//! accepted.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -32,7 +32,8 @@ pub struct EvalArgs {
     pub trust_model_data: bool,
     /// Score these translations, without a model; several files are several systems, - is stdin
     #[arg(long, num_args = 1.., value_name = "FILE", requires = "reference", conflicts_with_all = [
-        "model", "checkpoint", "weights", "beam", "beam_groups", "diversity", "length_penalty", "length_penalty_kind", "patience",
+        "model", "checkpoint", "weights", "beam", "beam_groups", "diversity", "length_penalty", "length_penalty_kind",
+        "patience",
         "no_repeat_ngram", "min_length", "max_length", "max_length_ratio", "max_length_extra", "sample", "temperature",
         "top_k", "top_p", "batch_tokens", "long", "shortlist", "precision",
     ])]
@@ -112,13 +113,22 @@ pub struct MetricArgs {
     #[arg(long, help_heading = "Metrics")]
     pub force: bool,
     /// chrF: maximum length of character n-grams
-    #[arg(long, requires = "chrf", default_value_t = 6, value_name = "N", help_heading = "Metrics", value_parser = clap::value_parser!(u8).range(1..=100))]
+    #[arg(
+        long, requires = "chrf", default_value_t = 6, value_name = "N", help_heading = "Metrics",
+        value_parser = clap::value_parser!(u8).range(1..=100)
+    )]
     pub chrf_char_order: u8,
     /// chrF: maximum length of word n-grams
-    #[arg(long, requires = "chrf", default_value_t = 0, value_name = "N", help_heading = "Metrics", value_parser = clap::value_parser!(u8).range(0..=100))]
+    #[arg(
+        long, requires = "chrf", default_value_t = 0, value_name = "N", help_heading = "Metrics",
+        value_parser = clap::value_parser!(u8).range(0..=100)
+    )]
     pub chrf_word_order: u8,
     /// chrF: how many times as important recall is as precision (β)
-    #[arg(long, requires = "chrf", default_value_t = 2, value_name = "N", help_heading = "Metrics", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    #[arg(
+        long, requires = "chrf", default_value_t = 2, value_name = "N", help_heading = "Metrics",
+        value_parser = clap::value_parser!(u32).range(0..=1000)
+    )]
     pub chrf_beta: u32,
     /// chrF: include white space in character n-grams
     #[arg(long, requires = "chrf", help_heading = "Metrics")]
@@ -150,7 +160,10 @@ pub struct SignificanceArgs {
     #[arg(long, help_heading = "Significance")]
     pub confidence: bool,
     /// Number of bootstrap samples for --confidence
-    #[arg(long, requires = "confidence", default_value_t = 1000, value_name = "N", help_heading = "Significance", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(
+        long, requires = "confidence", default_value_t = 1000, value_name = "N", help_heading = "Significance",
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000)
+    )]
     pub confidence_n: u32,
     /// Test each of several --hyp or --model against the first by paired bootstrap resampling
     ///
@@ -158,7 +171,10 @@ pub struct SignificanceArgs {
     #[arg(long, help_heading = "Significance", conflicts_with_all = ["confidence", "paired_ar"])]
     pub paired_bs: bool,
     /// Number of bootstrap samples for --paired-bs
-    #[arg(long, requires = "paired_bs", default_value_t = 1000, value_name = "N", help_heading = "Significance", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(
+        long, requires = "paired_bs", default_value_t = 1000, value_name = "N", help_heading = "Significance",
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000)
+    )]
     pub paired_bs_n: u32,
     /// Test each of several --hyp or --model against the first by approximate randomisation
     ///
@@ -166,7 +182,10 @@ pub struct SignificanceArgs {
     #[arg(long, help_heading = "Significance", conflicts_with = "confidence")]
     pub paired_ar: bool,
     /// Number of trials for --paired-ar
-    #[arg(long, requires = "paired_ar", default_value_t = 10_000, value_name = "N", help_heading = "Significance", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(
+        long, requires = "paired_ar", default_value_t = 10_000, value_name = "N", help_heading = "Significance",
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000)
+    )]
     pub paired_ar_n: u32,
 }
 

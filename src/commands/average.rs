@@ -146,9 +146,10 @@ fn tell(averaged: &str, out: &Path) {
 fn warn_if_apart(likeness: f64) {
     if likeness < TRAINED_APART {
         warning(format_args!(
-            "these models have little in common (the mean cosine between their weights is {likeness:.2}): the mean of models \
-             trained apart is of no use. It is meant for checkpoints of one run whose model hardly changes any more, or a model and \
-             what it became in fine-tuning; others can translate together: mt translate --model A --model B"
+            "these models have little in common (the mean cosine between their weights is {likeness:.2}): the mean of \
+             models trained apart is of no use. It is meant for checkpoints of one run whose model hardly changes any \
+             more, or a model and what it became in fine-tuning; others can translate together: mt translate --model A \
+             --model B"
         ));
     }
 }

@@ -235,8 +235,8 @@ impl<'a> Writer<'a> {
             (self.fewer.subject(self.doubtful.lines(), "line", ["has", "have"]), self.args.n_best)
         {
             note(format_args!(
-                "{lines_have} fewer than {wanted} translations: the search found no more that differ (--beam-groups), or \
-                 stopped before (--patience)"
+                "{lines_have} fewer than {wanted} translations: the search found no more that differ (--beam-groups), \
+                 or stopped before (--patience)"
             ));
         }
         self.output.flush()

@@ -172,8 +172,8 @@ const NO_KEY: &[(&[&str], &str)] = &[
     ),
     (
         &["mini_batch_fit", "workspace", "batch_sents_multiple_of", "required_batch_size_multiple"],
-        "there is nothing to set: batches have up to `train.batch_tokens` tokens, and one that a GPU's memory is too small for is \
-         computed in parts",
+        "there is nothing to set: batches have up to `train.batch_tokens` tokens, and one that a GPU's memory is too \
+         small for is computed in parts",
     ),
     (
         &["maxi_batch", "maxi_batch_sort", "bucket_width", "bucket_size", "pool_factor", "shuffle", "shuffle_in_ram"],

@@ -190,7 +190,8 @@ fn check_one(report: &mut Report, path: &str, table: &Table, known: Option<&Know
     if let Some((_, origin)) = text("weights") {
         let what =
             format!("`{path}.weights` is a file beside the files of a corpus, but this is a data set of the hub");
-        let help = "leave `weights` out; or fetch the text into files, with its lines in the order of the weights, and name these";
+        let help = "leave `weights` out; or fetch the text into files, with its lines in the order of the weights, and \
+                    name these";
         report.add(origin, Error::usage(what).help(help));
     }
     if !hub::is_repo_name(name) {

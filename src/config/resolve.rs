@@ -289,8 +289,8 @@ impl Together<'_> {
         let least = config.decode.min_length;
         if least >= model {
             let what = format!(
-                "`decode.min_length` = {least} is more tokens than a translation can have: `model.max_length` = {model} \
-                 counts its end too"
+                "`decode.min_length` = {least} is more tokens than a translation can have: `model.max_length` = \
+                 {model} counts its end too"
             );
             let error = Error::usage(what).help(format!("lower `decode.min_length` to at most {}", model - 1));
             self.add(&["decode.min_length", "model.max_length"], error);
@@ -353,8 +353,8 @@ impl Together<'_> {
             self.add(&["train.schedule.kind", "valid.every"], Error::usage(what).help(help));
         } else if stop > 0 && stop <= patience {
             let what = format!(
-                "{kind} lowers the rate after {patience} validations without an improvement, but `valid.patience` = {stop} \
-                 ends training then"
+                "{kind} lowers the rate after {patience} validations without an improvement, but `valid.patience` = \
+                 {stop} ends training then"
             );
             let help = "raise `valid.patience`, or lower `train.schedule.patience`";
             self.add(

@@ -209,7 +209,8 @@ mod tests {
         let error = report.require_pairs().unwrap_err().to_string();
         assert!(
             error.starts_with(
-                "no pair is left to train on: 0 of 1 pairs, 1 dropped: 1 with a length ratio above 9 (first at train.en:2)"
+                "no pair is left to train on: 0 of 1 pairs, 1 dropped: 1 with a length ratio above 9 (first at \
+                 train.en:2)"
             ),
             "{error}"
         );

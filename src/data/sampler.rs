@@ -171,7 +171,8 @@ impl Sampler {
         let unknown = || {
             let SamplerPosition { epoch, pool, batch } = position;
             Error::failure(format!("the data has no batch {batch} in pool {pool} of epoch {epoch}")).help(
-                "the training data, train.batch_tokens or train.seed differ from those that the checkpoint was made with",
+                "the training data, train.batch_tokens or train.seed differ from those that the checkpoint was made \
+                 with",
             )
         };
         if position.pool >= self.pools as u64 {

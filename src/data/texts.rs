@@ -157,8 +157,8 @@ impl TextFiles {
             let path = corpus.source().path().display();
             let have = if lines == 1 { "line has" } else { "lines have" };
             say(Notice::Warning(format!(
-                "{path}: {lines} {have} a different number of columns from the first line (line {first} is the first of \
-                 them): a tab within a sentence cuts it in two"
+                "{path}: {lines} {have} a different number of columns from the first line (line {first} is the first \
+                 of them): a tab within a sentence cuts it in two"
             )));
         }
         Ok(Box::new(corpus))
@@ -311,8 +311,8 @@ fn must_exist(file: &Path, read_twice_by: Option<&str>) -> Result<()> {
         (Err(error), _) => {
             let is_missing = error.kind() == std::io::ErrorKind::NotFound;
             let error = Error::io("read the text", file, error);
-            let help = "check the path; in a configuration, names are relative to data.root or, if that is unset, to the \
-                        folder of the file that states them; if text has moved: --set data.root=DIR";
+            let help = "check the path; in a configuration, names are relative to data.root or, if that is unset, to \
+                        the folder of the file that states them; if text has moved: --set data.root=DIR";
             Err(if is_missing { error.help(suggestion(file).unwrap_or_else(|| help.to_owned())) } else { error })
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! The search sees a [`StepModel`], no tensors. It hands the model a batch of rows, one per live hypothesis of every
 //! unfinished sentence, with the constraints on its next token, and gets back the `k` best continuations of each row.
-//! [`search`] follows a [`Strategy`]: beam search ([`greedy`] for a beam of 1, [`grid`] for sentences whose translations must
-//! contain given phrases), beam search in diverse groups, or sampling.
+//! [`search`] follows a [`Strategy`]: beam search ([`greedy`] for a beam of 1, [`grid`] for sentences whose
+//! translations must contain given phrases), beam search in diverse groups, or sampling.
 //!
 //! A sentence's result depends on nothing but the model's answers for its own rows: ties are broken by rank within the
 //! sentence and by token id, and random numbers are keyed by the sentence, so a batch of one and a batch of many give

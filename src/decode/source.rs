@@ -64,7 +64,8 @@ impl BeyondPositions {
         let what = match and_more {
             // White space, of which a token may stand for any number, is read no further either.
             true if tokens <= positions => format!(
-                "the line goes on after so much white space that only {tokens} tokens were read, counting its end; {model}"
+                "the line goes on after so much white space that only {tokens} tokens were read, counting its end; \
+                 {model}"
             ),
             true => format!("the line has more than {tokens} tokens, counting its end, but {model}"),
             false => format!("the line has {tokens} tokens, counting its end, but {model}"),

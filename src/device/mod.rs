@@ -115,8 +115,8 @@ pub fn set_threads(threads: usize) -> Result<()> {
         // The pool exists already, in tests that run several commands in one process.
         Err(error) if std::error::Error::source(&error).is_none() => Ok(()),
         Err(error) => {
-            let help = "the system allows no further threads: give fewer with --threads, or raise the limit (`ulimit -u`, or that of \
-                        the container)";
+            let help = "the system allows no further threads: give fewer with --threads, or raise the limit (`ulimit \
+                        -u`, or that of the container)";
             Err(Error::failure(format!("cannot start the threads that compute: {error}")).caused_by(error).help(help))
         }
         Ok(()) => Ok(()),

@@ -4,7 +4,7 @@
 //! datasets--ORG--NAME/refs/main                → the commit that the revision stood for
 //!                     snapshots/COMMIT/a/b.txt → a link to
 //!                     blobs/ETAG                 the contents; ETAG.incomplete while they come
-//!                     .listings/COMMIT           the names of all files at that commit; ours, for work without a network
+//!                     .listings/COMMIT           the names of all files at that commit; ours, for work offline
 //!                     .verified/ETAG             which file was found to have that checksum; ours, for large ones
 //! ```
 

@@ -265,8 +265,8 @@ impl Hub {
         };
         let error = Error::failure(format!("{what} is not in the cache, and --offline forbids asking the hub"));
         error.at(folder).help(
-            "run once without --offline and without HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE on a machine with a network, or \
-             set HF_HOME to the cache that has it",
+            "run once without --offline and without HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE on a machine with a \
+             network, or set HF_HOME to the cache that has it",
         )
     }
 }

@@ -7,8 +7,8 @@ const HOSTS: [&str; 3] = ["huggingface.co", "www.huggingface.co", "hf.co"];
 
 impl Repo {
     /// The repository that a text names as no path of a file would: `hf:ORG/NAME`, `hf://datasets/ORG/NAME`, each
-    /// perhaps with `@REVISION`, or the address of a page such as `https://huggingface.co/ORG/NAME/tree/REVISION`, there or on a mirror.
-    /// Whether its parts can be names is not looked at.
+    /// perhaps with `@REVISION`, or the address of a page such as `https://huggingface.co/ORG/NAME/tree/REVISION`,
+    /// there or on a mirror. Whether its parts can be names is not looked at.
     pub fn named(text: &str) -> Option<Self> {
         if let Some(path) = text.strip_prefix("hf://") {
             return Some(Self::of_path(path, Self::of_special));

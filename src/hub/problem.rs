@@ -71,8 +71,8 @@ impl Refusal<'_> {
                 let what = format!("the hub does not let you read {repo}: it is gated (HTTP {})", self.status);
                 Error::failure(self.with_message(what)).help(if has_token {
                     format!(
-                        "accept its terms on {page} with the account that the token (HF_TOKEN) belongs to; the token must \
-                         be allowed to read gated repositories"
+                        "accept its terms on {page} with the account that the token (HF_TOKEN) belongs to; the token \
+                         must be allowed to read gated repositories"
                     )
                 } else {
                     format!("accept its terms on {page}, and set HF_TOKEN to a token of your account")

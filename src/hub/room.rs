@@ -35,8 +35,8 @@ impl Room {
         let Self { path, free, reserve } = self;
         let disk = mount_point(path);
         let error = Error::failure(format!(
-            "the file system {} is too full for {what}: {needed} bytes are needed, {free} are free, and {reserve} of these are \
-             left free for others",
+            "the file system {} is too full for {what}: {needed} bytes are needed, {free} are free, and {reserve} of \
+             these are left free for others",
             disk.display()
         ));
         Err(error.at(path).help("free some space"))

@@ -266,8 +266,8 @@ fn no_address(set: &str) -> Error {
 
 fn no_client(error: reqwest::Error) -> Error {
     let what = format!("cannot open connections to the hub: {}", problem::innermost(&error));
-    let help = "are the system's certificates installed (the package ca-certificates)? If the files are in the cache, give \
-                --offline";
+    let help = "are the system's certificates installed (the package ca-certificates)? If the files are in the cache, \
+                give --offline";
     Error::failure(what).help(help).caused_by(error)
 }
 

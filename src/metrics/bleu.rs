@@ -356,8 +356,8 @@ pub fn spaceless_warning<S: AsRef<str>>(lines: &[S], tokenize: Tokenize) -> Opti
     // More than three letters per word on average: words of Chinese that is already split have about two.
     (2 * spaceless > letters && letters > 3 * found).then(|| {
         format!(
-            "the references are of a script without spaces between words: to BLEU's tokenizer {tokenize} they are words of \
-             {:.1} letters on average, of which hardly any is ever right",
+            "the references are of a script without spaces between words: to BLEU's tokenizer {tokenize} they are \
+             words of {:.1} letters on average, of which hardly any is ever right",
             letters as f64 / found as f64
         )
     })

@@ -53,8 +53,8 @@ impl FromStr for Tokenize {
             let names = Self::NAMES.join(", ");
             if NEED_MODELS.contains(&name) {
                 let what = format!("tokenizer `{name}` of sacrebleu needs a dictionary or model that mt does not have");
-                let help = "split both sides with it yourself and give --tokenize none, or take `char`, or --chrf, which \
-                            needs no words";
+                let help = "split both sides with it yourself and give --tokenize none, or take `char`, or --chrf, \
+                            which needs no words";
                 return Error::usage(what).help(help);
             }
             Error::usage(format!("unknown tokenizer `{name}`")).help(format!("choose one of {names}"))

@@ -13,12 +13,12 @@ choice! {
     /// How matrices start. Biases start at zero and norms at one, unless said otherwise.
     pub enum Init {
         /// Uniform within ±√(6 / (inputs + outputs)) (Glorot and Bengio 2010). Queries, keys and values have a gain of
-        /// 1/√2: at equal widths, the same as drawing them together as one matrix [3·D, D], as PyTorch and fairseq do. With
-        /// a gain of 1, a deep post-norm model at the usual learning rates is slow to learn to use its source.
+        /// 1/√2: at equal widths, the same as drawing them together as one matrix [3·D, D], as PyTorch and fairseq do.
+        /// With a gain of 1, a deep post-norm model at the usual learning rates is slow to learn to use its source.
         /// Embeddings: N(0, 1/D), the padding row zero.
         XavierUniform = "xavier_uniform",
-        /// Uniform within ±√(6 / (inputs + outputs)), queries, keys and values each on their own. Embeddings: N(0, 1/D),
-        /// the padding row zero.
+        /// Uniform within ±√(6 / (inputs + outputs)), queries, keys and values each on their own. Embeddings: N(0,
+        /// 1/D), the padding row zero.
         Tensor2Tensor = "tensor2tensor",
         /// Uniform within ±√(6 / (inputs + outputs)) for every matrix, embeddings and their padding row included, as
         /// in hand-written models that draw every two-dimensional parameter this way.

@@ -94,8 +94,8 @@ pub fn fetch(repo: &Repo, offline: bool, tell: Tell<'_>) -> Result<Fetched> {
 fn pickle_alone(repo: &Repo) -> Error {
     let what = format!("{repo} has its weights only as a pickle, which can run any code and is never read here");
     Error::failure(what).help(
-        "if a pull request on the Community tab of its page adds `safetensors`, name it as hf:ORG/NAME@refs/pr/N; or convert \
-         the model where you trust it, and give `mt import` the folder",
+        "if a pull request on the Community tab of its page adds `safetensors`, name it as hf:ORG/NAME@refs/pr/N; or \
+         convert the model where you trust it, and give `mt import` the folder",
     )
 }
 

@@ -105,7 +105,10 @@ struct Fused {
 }
 
 vectorised! {
-    fn rows_forward(table: &[f32], positions: Option<&[f32]>, ids: &[u32], place: [usize; 3], scale: f32, dropout: Dropout, out: &mut [f32]) {
+    fn rows_forward(
+        table: &[f32], positions: Option<&[f32]>, ids: &[u32], place: [usize; 3], scale: f32, dropout: Dropout,
+        out: &mut [f32],
+    ) {
         let [first_row, length, d] = place;
         for (i, (out, &id)) in out.chunks_exact_mut(d).zip(ids).enumerate() {
             let row = first_row + i;

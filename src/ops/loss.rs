@@ -149,8 +149,8 @@ fn without_column(matrix: &Tensor, column: usize) -> Result<Tensor> {
 }
 
 vectorised! {
-    /// The smoothed loss of one row of logits, times its weight, and its negative log-likelihood, both without the token `left_out`.
-    /// With `gradient`, the logits become the gradient of the former.
+    /// The smoothed loss of one row of logits, times its weight, and its negative log-likelihood, both without the
+    /// token `left_out`. With `gradient`, the logits become the gradient of the former.
     fn row_loss(
         logits: &mut [f32],
         label: usize,

@@ -84,7 +84,8 @@ impl Rotary {
 
 vectorised! {
     fn turn_rows(
-        rows: &mut [f32], stride: usize, heads: usize, table: &[f32], d_k: usize, length: usize, sign: f32, halves: bool,
+        rows: &mut [f32], stride: usize, heads: usize, table: &[f32], d_k: usize, length: usize, sign: f32,
+        halves: bool,
     ) {
         let half = d_k / 2;
         for (r, row) in rows.chunks_exact_mut(stride).enumerate() {

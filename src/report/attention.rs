@@ -69,7 +69,9 @@ pub fn packed(explanation: &Explanation) -> Value {
     json!({
         "text": text, "translation": translation, "source": attention.source, "input": attention.target_input,
         "target": attention.target, "steps": steps, "alignment": alignment,
-        "maps": { "cross": map(&attention.cross), "encoder": map(&attention.encoder), "decoder": map(&attention.decoder) },
+        "maps": {
+            "cross": map(&attention.cross), "encoder": map(&attention.encoder), "decoder": map(&attention.decoder),
+        },
     })
 }
 

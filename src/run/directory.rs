@@ -98,8 +98,8 @@ fn refuse_links(run: &Path, config: &Config) -> Result<()> {
         Some(name) if !config.runtime.follow_links => {
             let error = Error::usage(format!("`{name}` is a link, and links in a run directory are not followed"));
             Err(error.at(run.join(name)).help(
-                "if you made it, allow it with --set runtime.follow_links=true, or that key in a configuration of your own; \
-                 otherwise remove it",
+                "if you made it, allow it with --set runtime.follow_links=true, or that key in a configuration of your \
+                 own; otherwise remove it",
             ))
         }
         _ => Ok(()),

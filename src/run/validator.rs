@@ -232,15 +232,15 @@ impl ScoredSet {
         }
         if long > 0 {
             warn(format!(
-                "longer than {trained} subwords, and so translated in parts, as by `mt translate`: {long} of the sources \
-                 whose translations are scored"
+                "longer than {trained} subwords, and so translated in parts, as by `mt translate`: {long} of the \
+                 sources whose translations are scored"
             ));
         }
         if beyond > 0 {
             let (ratio, extra) = (options.max_length_ratio, options.max_length_extra);
             warn(format!(
-                "{beyond} of {limit} {name} references are longer than a translation may become: {ratio} times the subwords \
-                 of its source and {extra} more (decode.max_length_ratio, decode.max_length_extra)"
+                "{beyond} of {limit} {name} references are longer than a translation may become: {ratio} times the \
+                 subwords of its source and {extra} more (decode.max_length_ratio, decode.max_length_extra)"
             ));
         }
         encoded.sort_by_key(larger_side);

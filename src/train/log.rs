@@ -310,8 +310,8 @@ fn tell(watchers: &mut [Watched], tell: impl Fn(&mut dyn Watcher) -> Result<()>)
         if let Err(error) = tell(watched.watcher.as_mut()) {
             watched.has_failed = true;
             message(format_args!(
-                "warning: {error}\n  training goes on without it, and tries again at the next validation; log.jsonl has the same \
-                 information"
+                "warning: {error}\n  training goes on without it, and tries again at the next validation; log.jsonl \
+                 has the same information"
             ));
         }
     }

@@ -1,7 +1,7 @@
 //! The training loop.
 //!
 //! ```text
-//! batches → backend: forward, back → gradients (summed over micro-batches and ranks) → clip → Adam → log, validate, save
+//! batches → backend: forward, back → gradients (summed over micro-batches, ranks) → clip → Adam → log, validate, save
 //! ```
 //!
 //! Losses are summed over tokens and the gradient is divided by the update's real target tokens, so that accumulation
@@ -185,8 +185,9 @@ const NO_LOSS: &str = "the loss on the validation set is not finite";
 
 fn diverged(why: String) -> Error {
     Error::failure(format!("training has diverged: {why}")).help(
-        "go on from the last checkpoint with --resume and a lower learning rate (--set train.schedule.factor=… with noam, \
-         else train.schedule.learning_rate=…), or with --set train.clip_norm=1; log.jsonl names the lines of skipped batches",
+        "go on from the last checkpoint with --resume and a lower learning rate (--set train.schedule.factor=… with \
+         noam, else train.schedule.learning_rate=…), or with --set train.clip_norm=1; log.jsonl names the lines of \
+         skipped batches",
     )
 }
 
@@ -332,7 +333,8 @@ impl Trainer<'_> {
         let health = self.state.health.gone_back_to(&state.health);
         self.log.rewind(Progress { step: state.step, ..self.state.progress() })?;
         self.log.damage(&format!(
-            "warning: after update {step}, {why}: going on from the checkpoint of update {} with {} times the learning rate",
+            "warning: after update {step}, {why}: going on from the checkpoint of update {} with {} times the learning \
+             rate",
             state.step, health.rate
         ));
         self.log.entry(&json!({

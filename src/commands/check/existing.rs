@@ -122,7 +122,8 @@ impl Existing {
         let mut lines = vec![match &self.held {
             Some(_) => format!("note: there is a run in {directory}{update}: name another with --run-dir"),
             None => format!(
-                "note: there is a run in {directory}{update}: {ways} it with --overwrite, or name another with --run-dir"
+                "note: there is a run in {directory}{update}: {ways} it with --overwrite, or name another with \
+                 --run-dir"
             ),
         }];
         lines.extend(self.notes.iter().cloned());

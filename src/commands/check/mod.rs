@@ -1,7 +1,7 @@
 //! `mt check`: finds everything that can be known to be wrong before training, in one run.
 //!
 //! ```text
-//! configuration → run directory → text (`data::check`) → the run that is there (`existing`) → vocabulary and prepared text
+//! configuration → run directory → text (`data::check`) → existing run (`existing`) → vocabulary and prepared text
 //!               → device, memory → what training will take (`outlook`)
 //! ```
 //!

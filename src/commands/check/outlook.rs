@@ -64,7 +64,8 @@ impl Outlook {
         warnings.extend(config.train.schedule.idle_end(config.train.max_updates));
         if config.model.norm == NormPlacement::Pre && !config.model.final_norm {
             warnings.push(
-                "`model.norm` = \"pre\" without `model.final_norm`: the sums of all sub-layers reach the output unnormalised"
+                "`model.norm` = \"pre\" without `model.final_norm`: the sums of all sub-layers reach the output \
+                 unnormalised"
                     .to_owned(),
             );
         }
@@ -100,7 +101,8 @@ impl Outlook {
     /// As JSON.
     pub(super) fn json(&self) -> serde_json::Value {
         json!({
-            "pairs": self.pairs, "pieces": self.pieces, "rare_pieces": self.rare, "parameters": self.plan.parameters.total(),
+            "pairs": self.pairs, "pieces": self.pieces, "rare_pieces": self.rare,
+            "parameters": self.plan.parameters.total(),
             "updates": self.plan.updates, "memory_bytes": self.plan.memory_bytes,
             "tokens_per_second": self.tokens_per_second, "seconds": self.seconds(),
             "warnings": self.warnings,
@@ -156,7 +158,10 @@ fn of_high_rate(config: &Config, updates: Option<u64>) -> Option<String> {
     let peak = config.train.schedule.warmup().max(1).min(updates.unwrap_or(u64::MAX));
     let rate = schedule::learning_rate(&config.train.schedule, config.model.d_model, peak, 0);
     (rate > HIGH).then(|| {
-        format!("the learning rate is {rate:.2} at update {peak}: training will probably diverge (usual are 0.0003 to 0.005)")
+        format!(
+            "the learning rate is {rate:.2} at update {peak}: training will probably diverge (usual are 0.0003 to \
+             0.005)"
+        )
     })
 }
 
@@ -170,7 +175,8 @@ fn of_vocabulary(config: &TokenizerConfig, is_given: bool, pieces: usize, [rare,
     // The size of a given tokenizer cannot be chosen.
     if rare * 4 > learnt && !is_given {
         warnings.push(format!(
-            "{rare} of {learnt} target pieces (bytes apart) come fewer than {RARE} times: a smaller tokenizer.vocab_size may do better"
+            "{rare} of {learnt} target pieces (bytes apart) come fewer than {RARE} times: a smaller \
+             tokenizer.vocab_size may do better"
         ));
     }
     warnings

@@ -92,8 +92,8 @@ impl Perplexity {
         if let Some(first) = fits.iter().position(|fit| *fit != Fit::Whole) {
             let is_target = matches!(fits[first], Fit::TooLong(Side::Target, _));
             warning(format_args!(
-                "{left_out} of {pairs} pairs are not part of the perplexity: empty, or longer than model.max_length; the \
-                 first is {}:{}",
+                "{left_out} of {pairs} pairs are not part of the perplexity: empty, or longer than model.max_length; \
+                 the first is {}:{}",
                 shown_name(files[usize::from(is_target)]).display(),
                 first + 1
             ));
@@ -109,7 +109,8 @@ impl Perplexity {
     pub(super) fn json(&self) -> Value {
         let Self { prediction, pairs, left_out } = self;
         json!({
-            "score": prediction.perplexity(), "accuracy": prediction.accuracy(), "tokens": prediction.tokens, "pairs": pairs,
+            "score": prediction.perplexity(), "accuracy": prediction.accuracy(), "tokens": prediction.tokens,
+            "pairs": pairs,
             "left_out": left_out,
         })
     }

@@ -198,7 +198,8 @@ impl<'a> Report<'a> {
         }
         if let ([first, second, ..], [a, b, ..]) = (self.systems, &names[..]) {
             text += &format!(
-                "lines in which {a} and {b} differ most: how much chrF is better in the second; [ ] are words of one alone\n"
+                "lines in which {a} and {b} differ most: how much chrF is better in the second; [ ] are words of one \
+                 alone\n"
             );
             if self.differences.is_empty() {
                 text += "  no line differs\n";

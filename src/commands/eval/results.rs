@@ -216,7 +216,8 @@ impl<'a> Results<'a> {
         }
         let mut text = format!("{table}\n");
         if self.is_paired {
-            text += "(p = …) is how likely so large a difference from the baseline would be by chance; * marks less than 0.05\n";
+            text += "(p = …) is how likely so large a difference from the baseline would be by chance; * marks less \
+                     than 0.05\n";
         }
         for (metric, signature) in self.metrics.iter().zip(&self.signatures) {
             text += &format!("{}|{signature}\n", metric.name());

@@ -58,8 +58,8 @@ pub(super) fn of_files(args: &EvalArgs) -> Result<TestSet> {
         if file.byte_order_mark {
             let name = shown_name(path).display();
             warning(format_args!(
-                "{name} begins with a byte order mark, which counts as a part of its first word, as it does in sacrebleu: \
-                 remove it"
+                "{name} begins with a byte order mark, which counts as a part of its first word, as it does in \
+                 sacrebleu: remove it"
             ));
         }
         Ok(as_scored(&file))
@@ -184,8 +184,8 @@ impl Task {
             let error =
                 Error::usage(if args.src.is_some() { "--src without --ref" } else { "--ref without --hyp or --src" });
             return Err(error.help(
-                "to score existing translations, name them with --hyp; to translate and score, give --src and --ref, or \
-                 neither for the model's test set",
+                "to score existing translations, name them with --hyp; to translate and score, give --src and --ref, \
+                 or neither for the model's test set",
             ));
         }
         if args.metrics.ppl && args.decode.shortlist.is_some() {

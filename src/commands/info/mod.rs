@@ -279,8 +279,8 @@ fn as_text(described: &Described, parameters: &ParameterLayout) -> Vec<String> {
     let norm_kind = if m.norm_kind == NormKind::Layer { String::new() } else { format!(" ({})", m.norm_kind) };
     let mut lines = vec![
         format!(
-            "Transformer {}+{} layers, d_model {}, d_ff {}, {} {heads} (d_k {}, d_v {}), {}-norm{norm_kind}, {} positions, \
-             tie {}",
+            "Transformer {}+{} layers, d_model {}, d_ff {}, {} {heads} (d_k {}, d_v {}), {}-norm{norm_kind}, {} \
+             positions, tie {}",
             m.encoder_layers, m.decoder_layers, m.d_model, m.d_ff, m.heads, m.d_k, m.d_v, m.norm, m.positions, m.tie
         ),
         format!("vocabulary: {} source, {} target{joint}{wanted}", vocabulary.source, vocabulary.target),

@@ -83,8 +83,8 @@ impl AnsweredLines {
                 "the results of {lines} lines are there: to go on, begin with line {next} of the input"
             )),
             (_, false) if error.is_of_disk() => error.more_help(&format!(
-                "the results of {lines} lines are there: to go on, remove what follows them and begin with line {next} of the \
-                 input"
+                "the results of {lines} lines are there: to go on, remove what follows them and begin with line {next} \
+                 of the input"
             )),
             (_, false) => error,
         }

@@ -116,8 +116,8 @@ impl AttentionFile {
                     let shown =
                         if sentences.len() == 1 { "line".to_owned() } else { format!("{} lines", sentences.len()) };
                     warning(format_args!(
-                        "{} shows only the first {shown}; {left_out} more would make it too large (a .json file takes any \
-                         number)",
+                        "{} shows only the first {shown}; {left_out} more would make it too large (a .json file takes \
+                         any number)",
                         self.path.display()
                     ));
                 }

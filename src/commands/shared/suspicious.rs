@@ -15,7 +15,10 @@ const ENOUGH: usize = 50;
 pub(crate) fn of_unknown(side: &str, unknown: usize, all: usize) -> Option<String> {
     let share = 100 * unknown / all.max(1);
     (share >= MANY_UNKNOWN).then(|| {
-        format!("{share} % of the {side} tokens are unknown to the model: it may have been trained on text that was split in another way")
+        format!(
+            "{share} % of the {side} tokens are unknown to the model: it may have been trained on text that was \
+             split in another way"
+        )
     })
 }
 
@@ -147,8 +150,8 @@ impl SuspiciousLines {
         let share = 100 * self.unlisted / self.tokens.max(1);
         (share >= MANY_UNLISTED && self.tokens >= ENOUGH).then(|| {
             format!(
-                "the shortlist has no translations of {share} % of the source tokens: it seems to be of another direction or other \
-                 text (mt shortlist)"
+                "the shortlist has no translations of {share} % of the source tokens: it seems to be of another \
+                 direction or other text (mt shortlist)"
             )
         })
     }

@@ -66,7 +66,8 @@ pub(super) fn print(
                 "pairs": data.corpus.len(), "source_tokens": source_tokens, "target_tokens": target_tokens,
                 "dropped": data.report.dropped,
             },
-            "vocabulary": { "source": data.tokenizers.source.vocab_size(), "target": data.tokenizers.target.vocab_size() },
+            "vocabulary": { "source": data.tokenizers.source.vocab_size(),
+            "target": data.tokenizers.target.vocab_size() },
             "batches_per_epoch": batches, "updates_per_epoch": updates, "memory_bytes": plan.memory_bytes,
         });
         output.json(&json)?;

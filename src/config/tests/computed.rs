@@ -105,9 +105,9 @@ fn a_model_that_training_began_with_changes_nothing_later() {
 /// A run goes on where its text has been moved.
 #[test]
 fn text_follows_its_root() {
-    let text = "[data]\nroot = \"/old\"\ntrain = [{ source = \"a.en\", target = \"b/../a.de\" }, { tsv = \"a.tsv\", source = 1, \
-                target = 2 }]\nvalid = { source = \"/else/v.en\", target = \"v.de\" }\ntest = { hub = \"a/b\", split = \"c\", \
-                source = \"en\", target = \"de\" }\n";
+    let text = "[data]\nroot = \"/old\"\ntrain = [{ source = \"a.en\", target = \"b/../a.de\" }, { tsv = \"a.tsv\", \
+                source = 1, target = 2 }]\nvalid = { source = \"/else/v.en\", target = \"v.de\" }\n\
+                test = { hub = \"a/b\", split = \"c\", source = \"en\", target = \"de\" }\n";
     let run = loaded(text, &[]);
     assert_eq!(changed(&run, &["data.root=/old"]), run);
     assert_eq!(changed(&run, &["data.root=/new"]).data, loaded(text, &["data.root=/new"]).data);

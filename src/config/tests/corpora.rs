@@ -31,7 +31,8 @@ fn an_empty_corpus_is_not_passed_over() {
 fn a_data_set_of_the_hub_names_columns_not_files() {
     let hub = "hub = \"wmt/wmt14\", config = \"de-en\", source = \"en\", target = \"de\"";
     let text = format!(
-        "[data]\nroot = \"x\"\ntrain = [{{ {hub}, split = \"train\", weight = 2.0 }}, {{ source = \"a\", target = \"b\" }}]\n\
+        "[data]\nroot = \"x\"\ntrain = [{{ {hub}, split = \"train\", weight = 2.0 }}, {{ source = \"a\", target = \
+         \"b\" }}]\n\
          valid = {{ {hub}, split = \"validation\", revision = \"v1.0\" }}\n"
     );
     let config = loaded(&text, &[]);
@@ -57,7 +58,8 @@ fn a_data_set_of_the_hub_names_columns_not_files() {
 
 #[test]
 fn a_file_of_columns_is_named_with_their_numbers() {
-    let text = "[data]\nroot = \"x\"\ntrain = [{ tsv = \"a.tsv.gz\", source = 2, target = 1, weight = 0.5, weights = \"w.gz\" }]\n\
+    let text = "[data]\nroot = \"x\"\ntrain = [{ tsv = \"a.tsv.gz\", source = 2, target = 1, weight = 0.5, weights = \
+                \"w.gz\" }]\n\
                 valid = { tsv = \"v.tsv\", source = 1, target = 3 }\n";
     let config = loaded(text, &[]);
     let CorpusLocation::Tsv { file, columns } = &config.data.train[0].location else {
@@ -73,8 +75,8 @@ fn a_file_of_columns_is_named_with_their_numbers() {
 
 #[test]
 fn a_tag_is_one_of_the_vocabulary_s() {
-    let text = "[data]\ntrain = [{ source = \"a\", target = \"b\", tag = \"<2de> <f>\" }]\nvalid = { source = \"a\", target = \
-                \"b\", tag = \"<2de>\" }\n";
+    let text = "[data]\ntrain = [{ source = \"a\", target = \"b\", tag = \"<2de> <f>\" }]\n\
+                valid = { source = \"a\", target = \"b\", tag = \"<2de>\" }\n";
     let all = format!("{text}[tokenizer]\ntags = [\"<2de>\"]\nsymbols = [\"<f>\"]\n");
     let config = loaded(&all, &[]);
     assert_eq!(config.data.train[0].tag.as_deref(), Some("<2de> <f>"));
@@ -127,9 +129,10 @@ fn another_corpus_replaces_the_one_below() {
 
 #[test]
 fn keys_of_a_data_set_go_together() {
-    let text = "[data]\ntrain = [\n  { hub = \"wmt/../x\", source = \"en\", target = \"de\" },\n  { source = \"a\", target = \
-                \"b\", split = \"train\" },\n]\nvalid = { hub = \"a/b\", split = \"\", target = \"de\" }\ntest = { hub = \
-                \"a/b\", split = \"test\", revison = \"x\", revision = \"../..\", source = \"en\", target = \"de\" }\n";
+    let text = "[data]\ntrain = [\n  { hub = \"wmt/../x\", source = \"en\", target = \"de\" },\n  { source = \"a\", \
+                target = \"b\", split = \"train\" },\n]\nvalid = { hub = \"a/b\", split = \"\", target = \"de\" }\n\
+                test = { hub = \"a/b\", split = \"test\", revison = \"x\", revision = \"../..\", source = \"en\", \
+                target = \"de\" }\n";
     let problems = Folder::new(&[("a.toml", text)]).problems(&["a.toml"], &[]);
     for (place, parts) in [
         ("a.toml:3:11", &["`data.train[0].hub` cannot be \"wmt/../x\"", "ORG/NAME"][..]),
@@ -160,7 +163,8 @@ fn a_data_set_that_is_named_otherwise_is_told_from_a_file() {
             &["write hub = \"wmt/wmt14\""],
         ),
         (
-            "data.valid={ hub = 'https://huggingface.co/datasets/wmt/wmt14/tree/v1', split = 'a', source = 'b', target = 'c' }",
+            "data.valid={ hub = 'https://huggingface.co/datasets/wmt/wmt14/tree/v1', split = 'a', source = 'b', target \
+             = 'c' }",
             &["`data.valid.hub` cannot be", "write hub = \"wmt/wmt14\", revision = \"v1\""],
         ),
         (
@@ -198,7 +202,8 @@ fn all_corpora_are_looked_at() {
 
 #[test]
 fn columns_go_with_a_file_of_columns() {
-    let text = "[data]\ntrain = [\n  { tsv = \"a.tsv\", source = \"en\", target = 2 },\n  { source = 1, target = \"b\" },\n]\n\
+    let text = "[data]\ntrain = [\n  { tsv = \"a.tsv\", source = \"en\", target = 2 },\n  { source = 1, target = \"b\" \
+                },\n]\n\
                 valid = { hub = \"a/b\", split = \"c\", tsv = \"d\", source = 1, target = 2 }\n\
                 test = { tsv = 3, source = 0, target = 2 }\n";
     let problems = Folder::new(&[("a.toml", text)]).problems(&["a.toml"], &[]);

@@ -206,10 +206,11 @@ fn computed_defaults_follow_what_is_stated() {
 #[test]
 fn a_dump_loads_as_the_same_configuration() {
     let odd = "[data]\nroot = \"spa ce/\\\"q\\\"\\\\n\"\nmax_ratio = 1.5\n\
-        train = [{ source = \"a\", target = \"b\", weight = 0.1 }, { source = \"c\", target = \"d\" }]\n\
-        valid = { source = \"ü\", target = \"f\" }\n[tokenizer]\njoint = false\n[model]\npreset = \"transformer-tiny\"\n\
-        norm_eps = 1e-12\n[train]\nseed = 9223372036854775807\nclip_norm = 1e22\n\
-        [train.schedule]\nkind = \"linear\"\nlearning_rate = 3.3e-4\n";
+               train = [{ source = \"a\", target = \"b\", weight = 0.1 }, { source = \"c\", target = \"d\" }]\n\
+               valid = { source = \"ü\", target = \"f\" }\n[tokenizer]\njoint = false\n[model]\n\
+               preset = \"transformer-tiny\"\n\
+               norm_eps = 1e-12\n[train]\nseed = 9223372036854775807\nclip_norm = 1e22\n\
+               [train.schedule]\nkind = \"linear\"\nlearning_rate = 3.3e-4\n";
     let folder = Folder::new(&[("odd.toml", odd), ("empty.toml", "")]);
     for name in ["odd.toml", "empty.toml"] {
         let config = folder.load(&[name], &[]).unwrap();

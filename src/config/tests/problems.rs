@@ -435,7 +435,8 @@ fn a_file_of_nothing_but_problems_is_not_described_whole() {
     let set = |i: usize| format!("{{ name = \"{i}\", source = \"v.en\", target = \"v.de\" }},");
     let sets: String = (0..60_000).map(set).collect();
     let text = problem_of_many(&format!(
-        "[data]\ntrain = [{{ source = \"a\", target = \"b\" }}]\nvalid = {{ source = \"a\", target = \"b\" }}\nmonitor = [{sets}]\n"
+        "[data]\ntrain = [{{ source = \"a\", target = \"b\" }}]\nvalid = {{ source = \"a\", target = \"b\" }}\n\
+         monitor = [{sets}]\n"
     ));
     assert_mentions(&text, &["`data.monitor` has 60000 sets, but at most 100 can be", "name fewer"]);
 }

@@ -141,7 +141,8 @@ impl Kind {
             }
             Self::EmptyFile => "the file is empty: a corpus needs at least one line a side",
             Self::Columns => {
-                "lines have too few columns: tabs separate them; mend the lines, or name other columns with `source` and `target`"
+                "lines have too few columns: tabs separate them; mend the lines, or name other columns with `source` \
+                 and `target`"
             }
             Self::NotUtf8 => "the text is not UTF-8",
             Self::ByteOrderMark => "a byte order mark at the start; it is not part of the text",
@@ -150,24 +151,26 @@ impl Kind {
             Self::Control => "control characters in the line: remove them",
             Self::CarriageReturn => "lines ended in \\r\\n; the \\r is not part of the text",
             Self::LineBreak => {
-                "a \\r, form feed, vertical tab, U+0085, U+2028 or U+2029 in the line: other programs may end the line there; if \
-                 a \\r should end it here, too: `tr '\\r' '\\n' < FILE > NEW`"
+                "a \\r, form feed, vertical tab, U+0085, U+2028 or U+2029 in the line: other programs may end the line \
+                 there; if a \\r should end it here, too: `tr '\\r' '\\n' < FILE > NEW`"
             }
             Self::EmptyLine => "empty lines: their pairs are left out",
             Self::WhiteSpace => "lines of nothing but white space: their pairs are left out",
             Self::Spacing => {
-                "white space at an end of the line, or several spaces in a row: mt's own subwords are without it, unless \
-                 `tokenizer.remove_extra_whitespaces` is false; other tokenizers may keep it"
+                "white space at an end of the line, or several spaces in a row: mt's own subwords are without it, \
+                 unless `tokenizer.remove_extra_whitespaces` is false; other tokenizers may keep it"
             }
             Self::LongLine => {
-                "lines of more than 10,000 characters: no sentences; the vocabulary is learnt without them, and data.max_length leaves them out"
+                "lines of more than 10,000 characters: no sentences; the vocabulary is learnt without them, and \
+                 data.max_length leaves them out"
             }
             Self::Shifted => {
-                "lines look shifted against those opposite, beginning here: a line was lost or added on one side, and its pairs \
-                 are no translations"
+                "lines look shifted against those opposite, beginning here: a line was lost or added on one side, and \
+                 its pairs are no translations"
             }
             Self::Unrelated => {
-                "the lengths of lines have nothing to do with those opposite, beginning here: one side is shuffled, or other text"
+                "the lengths of lines have nothing to do with those opposite, beginning here: one side is shuffled, or \
+                 other text"
             }
             Self::Replacement => "U+FFFD in the line: a tool could not read what was there; get the text anew",
             Self::Mojibake => {
@@ -176,17 +179,18 @@ impl Kind {
             Self::Entity => "HTML entities (&amp;) in the line: the model learns to write them",
             Self::Markup => "tags of HTML (<p>, </b>) in the line: the model learns to write them",
             Self::Invisible => {
-                "characters of no width in the line (zero-width space, soft hyphen, U+FEFF): mt's own subwords are without them, \
-                 unless `tokenizer.remove_extra_whitespaces` is false; other tokenizers may keep them"
+                "characters of no width in the line (zero-width space, soft hyphen, U+FEFF): mt's own subwords are \
+                 without them, unless `tokenizer.remove_extra_whitespaces` is false; other tokenizers may keep them"
             }
             Self::Direction => {
-                "marks of direction in the line (U+200E, U+200F, U+202A to U+202E, U+2066 to U+2069): readers do not see them, but \
-                 the model learns to write them, and scores count them: remove those that the text does not need, from \
-                 references too"
+                "marks of direction in the line (U+200E, U+200F, U+202A to U+202E, U+2066 to U+2069): readers do not \
+                 see them, but the model learns to write them, and scores count them: remove those that the text does \
+                 not need, from references too"
             }
             Self::Identical => "source and target are the same: not translated",
             Self::Ratio => {
-                "one side is many times longer than the other: not a translation; data.max_ratio, which counts subwords, may leave it out"
+                "one side is many times longer than the other: not a translation; data.max_ratio, which counts \
+                 subwords, may leave it out"
             }
             Self::Script => "a line mostly in another script than its file",
             Self::Swapped => "source and target look swapped: here, or in most of the training text",

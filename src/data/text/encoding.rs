@@ -19,8 +19,8 @@ pub fn advice(sample: &[u8]) -> String {
         Some(encoding) => {
             format!("convert the text, for example with `iconv -f {encoding} -t UTF-8`, or mend the line")
         }
-        None => "other characters around it are UTF-8, so the text is damaged: get it anew, mend the line, or leave out the bytes that \
-                 are wrong, with `iconv -c -f UTF-8 -t UTF-8`"
+        None => "other characters around it are UTF-8, so the text is damaged: get it anew, mend the line, or leave \
+                 out the bytes that are wrong, with `iconv -c -f UTF-8 -t UTF-8`"
             .to_owned(),
     }
 }

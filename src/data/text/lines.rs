@@ -23,8 +23,8 @@ pub fn is_long(line: &str) -> bool {
 }
 
 /// What to do about a line that is longer than can be read.
-pub const TOO_LONG_HELP: &str = "a sentence is expected on each line: is this a file of lines? If carriage returns should end them: \
-                                 `tr '\\r' '\\n' < FILE > NEW`";
+pub const TOO_LONG_HELP: &str = "a sentence is expected on each line: is this a file of lines? If carriage returns \
+                                 should end them: `tr '\\r' '\\n' < FILE > NEW`";
 
 /// Appends the next line with its end; 0 bytes at the end of the text. Fails with [`ErrorKind::FileTooLarge`] where a
 /// line has more than 64 MiB.
@@ -240,8 +240,8 @@ pub(super) fn not_utf8(path: &Path, before: Before, offset: usize, bytes: &[u8])
         (_, Some(unicode)) => {
             format!("convert the text, for example with `iconv -f {unicode} -t UTF-8`, or mend the line")
         }
-        _ if is_cut => "the text ends in the middle of a character: it was cut short, so get it anew, or leave out what is left of \
-                        the character, with `iconv -c -f UTF-8 -t UTF-8`"
+        _ if is_cut => "the text ends in the middle of a character: it was cut short, so get it anew, or leave out \
+                        what is left of the character, with `iconv -c -f UTF-8 -t UTF-8`"
             .to_owned(),
         _ if bytes.len() < SAMPLE => encoding::advice(&surroundings(path, before).unwrap_or_else(|| bytes.to_vec())),
         _ => encoding::advice(encoding::around(bytes, offset)),

@@ -28,7 +28,8 @@ pub fn warning(path: &Path, Odd { lines, first }: Odd) -> String {
     let have = if lines == 1 { "line has" } else { "lines have" };
     let path = path.display();
     format!(
-        "{path}: {lines} {have} carriage returns within (line {first} is the first): only a newline ends a line, and {MEND}"
+        "{path}: {lines} {have} carriage returns within (line {first} is the first): only a newline ends a line, and \
+         {MEND}"
     )
 }
 

@@ -5,7 +5,7 @@
 //! | engine | file | where from |
 //! |---|---|---|
 //! | [`bpe`] | `tokenizer.json` | learnt here |
-//! | [`words`] | `tokenizer.json` | counted here, in text that subword-nmt has split; with [`codes`], our JSON with them inside |
+//! | [`words`] | `tokenizer.json` | counted here, in text split by subword-nmt; with [`codes`], JSON that holds them |
 //! | [`sentencepiece`] | `.model`, `.spm` | SentencePiece; stored as JSON with the file inside |
 //! | [`library`] | `tokenizer.json` | any other that the `tokenizers` library reads |
 //!

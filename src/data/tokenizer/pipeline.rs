@@ -2,11 +2,11 @@
 //!
 //! | step | in the file | what it does |
 //! |---|---|---|
-//! | normalise | `Replace` (`INVISIBLE`); `NFKC` or `NFC`; `Replace` (`EXTRA`), `Strip`; `Lowercase`; all optional: [`super::normalise`] | the text that [`super::Tokenizer::normalise`] returns and decoding restores |
+//! | normalise | see [`super::normalise`] | gives the text that decoding restores |
 //! | escape | two `Replace` | keeps a `▁` of the text apart from the marker of a space |
 //! | prefix | `Prepend ▁` | the first word of a line looks like any other |
 //! | words | `Metaspace` | every U+0020 becomes `▁` and starts a word |
-//! | borders | `Split` | a word is cut between letters, digits and all else, where the script changes, and around [`symbols`] |
+//! | borders | `Split` | cuts between letters, digits and all else, where the script changes, and around [`symbols`] |
 //!
 //! **Escape.** A `▁` in the text becomes U+FDD0 U+FDD2, and a U+FDD0 in the text becomes U+FDD0 U+FDD1. These are
 //! noncharacters, never part of the alphabet, so they turn into byte pieces. Every U+FDD0 of escaped text begins a

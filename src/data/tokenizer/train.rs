@@ -80,7 +80,8 @@ impl TrainOptions {
         if self.vocab_size < smallest {
             let symbols = if count == 0 { "" } else { ", the symbols" };
             return Err(Error::usage(format!(
-                "a vocabulary of {} is too small: the special tokens, the 256 bytes{symbols} and the space need {smallest}",
+                "a vocabulary of {} is too small: the special tokens, the 256 bytes{symbols} and the space need \
+                 {smallest}",
                 self.vocab_size
             ))
             .help(format!("set `tokenizer.vocab_size` to at least {smallest}; a few thousand or more are usual")));

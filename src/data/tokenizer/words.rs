@@ -39,7 +39,11 @@ fn specials(id: impl Fn(&str) -> Option<u32>) -> Option<[u32; 4]> {
 /// The file without its vocabulary: lines are cut at U+0020, and joined with spaces, without `@@` and the space after
 /// it.
 fn pipeline(ids: [u32; 4]) -> Value {
-    let replace = |pattern: &str, content: &str| json!({ "type": "Replace", "pattern": { "Regex": pattern }, "content": content });
+    let replace = |pattern: &str, content: &str| {
+        json!({
+            "type": "Replace", "pattern": { "Regex": pattern }, "content": content,
+        })
+    };
     let special = |(content, id): (&str, u32)| {
         json!({
             "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
@@ -53,7 +57,9 @@ fn pipeline(ids: [u32; 4]) -> Value {
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": specials, "normalizer": null,
         "pre_tokenizer": { "type": "Split", "pattern": { "String": " " }, "behavior": "Removed", "invert": false },
         "post_processor": null,
-        "decoder": { "type": "Sequence", "decoders": [replace("$", " "), { "type": "Fuse" }, replace("(@@)? $|@@ ", "")] },
+        "decoder": {
+            "type": "Sequence", "decoders": [replace("$", " "), { "type": "Fuse" }, replace("(@@)? $|@@ ", "")],
+        },
     })
 }
 

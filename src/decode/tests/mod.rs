@@ -235,7 +235,8 @@ proptest! {
                 prop_assert!(*ending != Ending::Stuck || plain.after(tokens).is_empty());
                 let last = (*ending == Ending::End).then_some(END);
                 for (i, token) in tokens.iter().copied().chain(last).enumerate() {
-                    prop_assert!(plain.after(&tokens[..i]).iter().any(|c| c.token == token), "token {} is not allowed", i);
+                    let is_allowed = plain.after(&tokens[..i]).iter().any(|c| c.token == token);
+                    prop_assert!(is_allowed, "token {} is not allowed", i);
                 }
                 // The same additions in the same order: equal to the last bit.
                 prop_assert_eq!(hypothesis, &plain.made(tokens, *ending));

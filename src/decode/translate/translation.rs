@@ -188,8 +188,9 @@ impl Candidate {
 /// Chinese or Japanese text, nor after their punctuation.
 pub(in crate::decode) fn has_space_between(before: char, after: char) -> bool {
     let is_east_asian = |c: char| {
-        matches!(c, '\u{3000}'..='\u{30ff}' | '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' |
-            '\u{ff00}'..='\u{ffef}' | '\u{20000}'..='\u{3ffff}')
+        matches!(c,
+            '\u{3000}'..='\u{30ff}' | '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{f900}'..='\u{faff}'
+            | '\u{ff00}'..='\u{ffef}' | '\u{20000}'..='\u{3ffff}')
     };
     !(is_east_asian(before) && (is_east_asian(after) || !before.is_alphanumeric()))
 }

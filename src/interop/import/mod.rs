@@ -51,7 +51,8 @@ pub fn unread(has: &dyn Fn(&str) -> bool) -> Option<Error> {
             ("model.safetensors.index.json: the weights are in several files", "")
         }
         has if has("pytorch_model.bin.index.json") => (
-            "pytorch_model.bin.index.json: the weights are in several pickles, which can run any code and are never read here",
+            "pytorch_model.bin.index.json: the weights are in several pickles, which can run any code and are never \
+             read here",
             "",
         ),
         has if has(hf_marian::PICKLE) => return None,
@@ -65,8 +66,9 @@ pub fn unread(has: &dyn Fn(&str) -> bool) -> Option<Error> {
     };
     let error = Error::failure(format!("{what}; mt reads one {}", hf_marian::WEIGHTS));
     Some(error.help(format!(
-        "save them as one, in Python: from transformers import MarianMTModel; MarianMTModel.from_pretrained(\"DIR\"{form})\
-         .save_pretrained(\"ONE\", max_shard_size=\"100GB\"); copy the other files beside it, and import that folder"
+        "save them as one, in Python: from transformers import MarianMTModel; \
+         MarianMTModel.from_pretrained(\"DIR\"{form}).save_pretrained(\"ONE\", max_shard_size=\"100GB\"); copy the \
+         other files beside it, and import that folder"
     )))
 }
 

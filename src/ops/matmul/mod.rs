@@ -34,9 +34,9 @@ use panels::{Panels, Tiles};
 pub use small::fixed;
 
 choice! {
-    /// `runtime.precision`: the type that operands of products are rounded to in training and on a device. Sums in products are
-    /// always float32, and so are parameters, gradients, normalisation, softmax and loss. When the processor translates,
-    /// [`crate::infer::ComputeType`] says what they are rounded to.
+    /// `runtime.precision`: the type that operands of products are rounded to in training and on a device. Sums in
+    /// products are always float32, and so are parameters, gradients, normalisation, softmax and loss. When the
+    /// processor translates, [`crate::infer::ComputeType`] says what they are rounded to.
     pub enum Precision {
         /// float32.
         F32 = "f32",

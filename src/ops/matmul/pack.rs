@@ -249,7 +249,8 @@ mod x86 {
         // 16-bit number 2j comes from the lower half, 2j + 1 from the upper half: the two rows become a row of pairs.
         #[rustfmt::skip]
         let interleave = _mm512_set_epi16(
-            31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0,
+            31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17,
+            1, 16, 0,
         );
         for start in (0..first.len()).step_by(16) {
             let left = first.len() - start;

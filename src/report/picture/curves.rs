@@ -363,7 +363,11 @@ mod tests {
             [1e16, 1e16 + 2.0],
             [0.0, 1e-99],
         ] {
-            let entry = |(update, value): (f64, f64)| json!({ "event": "train", "update": update, "loss": value, "perplexity": value, "learning_rate": value });
+            let entry = |(update, value): (f64, f64)| {
+                json!({
+                    "event": "train", "update": update, "loss": value, "perplexity": value, "learning_rate": value,
+                })
+            };
             let log: Vec<Value> =
                 [(1.0, pair[0]), (2.0, pair[1]), (pair[0], 1.0), (pair[1], 2.0), (3.0, 1.5)].map(entry).into();
             let run = Run::new(folder.path(), &log).unwrap();
@@ -407,15 +411,19 @@ mod tests {
     #[test]
     fn each_set_has_a_curve_of_its_own() {
         let entry = |event: &str, update: u32, bleu: f64| json!({"event": event, "update": update, "bleu": bleu});
-        let of_set = |set: &str, update: u32, bleu: f64, model: Option<&str>| json!({"event": "monitor", "set": set, "update": update, "bleu": bleu, "model": model});
+        let monitored = |set: &str, update: u32, bleu: f64, model: Option<&str>| {
+            json!({
+                "event": "monitor", "set": set, "update": update, "bleu": bleu, "model": model,
+            })
+        };
         let log = [
-            of_set("news", 10, 2.0, None),
-            of_set("talks", 10, 5.0, None),
+            monitored("news", 10, 2.0, None),
+            monitored("talks", 10, 5.0, None),
             entry("valid", 10, 1.0),
-            of_set("news", 20, 3.0, None),
-            of_set("talks", 20, 6.0, None),
+            monitored("news", 20, 3.0, None),
+            monitored("talks", 20, 6.0, None),
             entry("valid", 20, 4.0),
-            of_set("news", 20, 9.0, Some("final")),
+            monitored("news", 20, 9.0, Some("final")),
             entry("final", 20, 9.0),
         ];
         let folder = tempfile::tempdir().unwrap();

@@ -5,7 +5,8 @@
 //!
 //! ```json
 //! { "version": "1.0", "type": "sentencepiece", "model": "<base64>", "vocabulary": { "▁the": 0, … },
-//!   "appended": ["<pad>"], "special": { "pad": 1, "bos": 1, "eos": 0, "unk": 2 }, "forbidden": [1], "language_tags": true }
+//!   "appended": ["<pad>"], "special": { "pad": 1, "bos": 1, "eos": 0, "unk": 2 }, "forbidden": [1],
+//!   "language_tags": true }
 //! ```
 //!
 //! `vocabulary`, a table or a list, gives the ids of the pieces if they are not the model's own (Marian's are not; a

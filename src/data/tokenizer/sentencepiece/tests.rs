@@ -201,7 +201,8 @@ fn special_tokens_that_a_model_lacks_are_added() {
 fn a_vocabulary_of_its_own_gives_the_ids() {
     let json = |special: Value| {
         serde_json::json!({
-            "version": "1.0", "type": "sentencepiece", "model": BASE64.encode(model(ModelKind::Unigram, &UNIGRAM).encode_to_vec()),
+            "version": "1.0", "type": "sentencepiece",
+            "model": BASE64.encode(model(ModelKind::Unigram, &UNIGRAM).encode_to_vec()),
             "vocabulary": { "</s>": 0, "<unk>": 1, "▁ab": 2, "a": 3, "語": 4, ">>fra<<": 5, "▁le": 6, "<pad>": 7 },
             "special": special, "forbidden": [7], "language_tags": true,
         })

@@ -13,7 +13,8 @@ fn with(parts: Value) -> Value {
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
         "pre_tokenizer": { "type": "WhitespaceSplit" }, "post_processor": null, "decoder": null,
         "model": {
-            "type": "WordPiece", "unk_token": "<unk>", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+            "type": "WordPiece", "unk_token": "<unk>", "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
             "vocab": { "<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3, "a": 4, "##a": 5, "b": 6, "##b": 7 },
         },
     });
@@ -164,12 +165,13 @@ fn no_text_grows_without_bound() {
         |mark: &str| json!({ "type": "Metaspace", "replacement": mark, "prepend_scheme": "always", "split": false });
     let single = json!({ "type": "FixedLength", "length": 1 });
     let marks = [mark("▁"), single.clone(), mark("▂"), single];
+    let nested = sequence("normalizers", std::slice::from_ref(&doubled), 9);
     for parts in [
         json!({ "normalizer": sequence("normalizers", std::slice::from_ref(&doubled), 60) }),
         json!({ "normalizer": sequence("normalizers", &[large], 4) }),
         json!({ "normalizer": sequence("normalizers", &[prepend], 60) }),
         json!({ "normalizer": sequence("normalizers", &[json!({ "type": "ByteLevel" })], 60) }),
-        json!({ "normalizer": sequence("normalizers", &[sequence("normalizers", std::slice::from_ref(&doubled), 9)], 9) }),
+        json!({ "normalizer": sequence("normalizers", &[nested], 9) }),
         json!({ "pre_tokenizer": sequence("pretokenizers", &[bytes], 60) }),
         json!({ "pre_tokenizer": sequence("pretokenizers", &marks, 30) }),
     ] {

@@ -5,12 +5,14 @@ use super::*;
 /// A tokenizer.json of the library that ours does not read.
 fn foreign() -> serde_json::Value {
     serde_json::json!({
-        "version": "1.0", "truncation": { "direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0 },
+        "version": "1.0",
+        "truncation": { "direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0 },
         "padding": null, "added_tokens": [], "normalizer": { "type": "Lowercase" },
         "pre_tokenizer": { "type": "Whitespace" }, "post_processor": null,
         "decoder": { "type": "WordPiece", "prefix": "##", "cleanup": false },
         "model": {
-            "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+            "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
             "vocab": { "[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "the": 3, "dog": 4, "##s": 5, "[": 6, "]": 7, "cls": 8 },
         },
     })
@@ -88,7 +90,8 @@ fn a_special_token_in_text_is_spelled() {
 /// Words, of which `</s>` is one.
 fn words(model: serde_json::Value) -> Tokenizer {
     let added = serde_json::json!({
-        "id": 1, "content": "</s>", "special": true, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+        "id": 1, "content": "</s>", "special": true, "single_word": false, "lstrip": false, "rstrip": false,
+        "normalized": false,
     });
     let file = serde_json::json!({
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": [added], "normalizer": null,
@@ -123,7 +126,9 @@ fn byte_level() -> Tokenizer {
         "model": {
             "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
             "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": vocab,
-            "merges": [[space.to_string(), lead.to_string()], [space.to_string(), "a"], [lead.to_string(), next.to_string()]],
+            "merges": [
+                [space.to_string(), lead.to_string()], [space.to_string(), "a"], [lead.to_string(), next.to_string()],
+            ],
         },
     });
     Tokenizer::from_json(file.to_string()).unwrap()
@@ -142,7 +147,8 @@ fn a_special_token_in_text_is_no_word() {
         "<pad>": 0, "</s>": 1, "<unk>": 2, "a": 3, "<": 4, "##/": 5, "##s>": 6, "##>": 7, "<s>": 8, "##s": 9,
     });
     let pieces = words(serde_json::json!({
-        "type": "WordPiece", "vocab": vocab, "unk_token": "<unk>", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+        "type": "WordPiece", "vocab": vocab, "unk_token": "<unk>", "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": 100,
     }));
     assert_eq!(pieces.encode("a </s> <s> <pad>"), [3, 4, 5, 6, 4, 6, 2], "the longest pieces, as of any word");
     let vocab = serde_json::json!({
