@@ -165,7 +165,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (preset, vocabulary, batch, length) = args.shape.sizes();
     let (batch, length) = (args.sentences.unwrap_or(batch), args.length.unwrap_or(length));
     let device = mt::device::open(&args.device)?;
-    let mut config = ModelConfig::of_preset(preset);
+    let mut config = ModelConfig::from_preset(preset);
     (config.attention_dropout, config.activation_dropout) = (0.1, 0.1);
     let compute = match args.precision {
         Precision::F32 => DType::F32,

@@ -38,8 +38,8 @@ impl Cli {
     ///
     /// # Errors
     /// They are wrong, or ask for help or the version. The error prints what to say, coloured as they ask.
-    pub fn of(arguments: &[OsString]) -> Result<Self, clap::Error> {
-        let mut command = Self::command().color(Color::of(arguments).into());
+    pub fn from_arguments(arguments: &[OsString]) -> Result<Self, clap::Error> {
+        let mut command = Self::command().color(Color::from_arguments(arguments).into());
         let matches = command.try_get_matches_from_mut(arguments);
         let matches = matches.map_err(|error| explained::explained(error, &command, arguments))?;
         Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
@@ -208,7 +208,7 @@ pub struct ModelArgs {
 }
 
 /// A number of a list on the command line, which may have spaces around it.
-fn of_list<T: FromStr>(text: &str) -> Result<T, String> {
+fn parse_number<T: FromStr>(text: &str) -> Result<T, String> {
     text.trim().parse().map_err(|_| "a list of numbers is expected, with commas between".to_owned())
 }
 
@@ -235,7 +235,7 @@ pub struct ModelsArgs {
     /// It is a mean of their probabilities, at each token.
     #[arg(
         long, value_name = "W", value_delimiter = ',', requires = "model", allow_hyphen_values = true,
-        value_parser = of_list::<f64>
+        value_parser = parse_number::<f64>
     )]
     pub weights: Vec<f64>,
 }

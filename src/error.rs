@@ -123,7 +123,7 @@ impl Error {
         };
         // It was read, but is something else.
         if let Some(signature) = source.get_ref().and_then(|inner| inner.downcast_ref::<Signature>()) {
-            return Self::of_signature(signature, path).context(format_args!("cannot {doing}"));
+            return Self::from_signature(signature, path).context(format_args!("cannot {doing}"));
         }
         let is_missing = source.kind() == std::io::ErrorKind::NotFound;
         let mut error = Self::failure(format!("cannot {doing}: {source}")).at(path).caused_by(source);
@@ -132,7 +132,7 @@ impl Error {
     }
 
     /// A file is something else than was expected.
-    pub(crate) fn of_signature(signature: &Signature, path: impl AsRef<Path>) -> Self {
+    pub(crate) fn from_signature(signature: &Signature, path: impl AsRef<Path>) -> Self {
         Self::failure(signature.to_string()).at(path).help(signature.help())
     }
 
@@ -204,7 +204,7 @@ impl Error {
     }
 
     /// Says that a file is whole, but of a version that this one does not read.
-    pub fn of_version(self) -> Self {
+    pub fn unsupported_version(self) -> Self {
         self.caused_by(std::io::Error::from(std::io::ErrorKind::Unsupported))
     }
 

@@ -15,7 +15,7 @@ static ALLOCATOR: Allocator = Allocator;
 fn main() -> ExitCode {
     mt::device::configure_libraries();
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let cli = match Cli::of(&arguments) {
+    let cli = match Cli::from_arguments(&arguments) {
         Ok(cli) => cli,
         Err(said) => return mt::cli::said(&said),
     };

@@ -96,7 +96,7 @@ impl Signature {
 
     /// What stands in the place of a file that was not fetched: a pointer of Git LFS or git-annex, or a page that a
     /// server sent instead.
-    pub(crate) fn of_placeholder(head: &[u8]) -> Option<Self> {
+    pub(crate) fn placeholder(head: &[u8]) -> Option<Self> {
         let is_lfs =
             head.len() <= LFS_BYTES && contains(head, b"\noid ") && LFS.iter().any(|begin| head.starts_with(begin));
         if is_lfs {
@@ -115,11 +115,11 @@ impl Signature {
     }
 
     /// What is no text: placeholders, archives and other binary formats.
-    pub(crate) fn of_binary(head: &[u8]) -> Option<Self> {
-        if let Some(placeholder) = Self::of_placeholder(head).filter(|it| !it.is_document) {
+    pub(crate) fn binary(head: &[u8]) -> Option<Self> {
+        if let Some(placeholder) = Self::placeholder(head).filter(|it| !it.is_document) {
             return Some(placeholder);
         }
-        if let Some(office) = of_office(head) {
+        if let Some(office) = office(head) {
             return Some(office);
         }
         let mut packed = PACKED.iter().filter(|(begin, ..)| !begin.is_empty());
@@ -148,7 +148,7 @@ impl Signature {
     }
 
     /// The same of a name, for formats that have no beginning of their own.
-    pub(crate) fn of_name(path: &std::path::Path) -> Option<Self> {
+    pub(crate) fn packed_name(path: &std::path::Path) -> Option<Self> {
         let extension = path.extension()?.to_str()?;
         let (_, _, form, command) = PACKED.iter().find(|(_, name, ..)| *name == extension)?;
         let help = format!("if it is, as its name says, compressed with {form}: unpack it with `{command}`");
@@ -156,8 +156,8 @@ impl Signature {
     }
 
     /// A document in HTML, XML or SGML.
-    pub(crate) fn of_markup(head: &[u8]) -> Option<Self> {
-        Self::of_placeholder(head).filter(|it| it.is_document).or_else(|| of_markup(head))
+    pub(crate) fn page_or_markup(head: &[u8]) -> Option<Self> {
+        Self::placeholder(head).filter(|it| it.is_document).or_else(|| markup(head))
     }
 
     /// Whether the first line is an object in JSON that is not empty.
@@ -168,7 +168,7 @@ impl Signature {
     }
 
     /// Text of two or four bytes a character, from its first line on.
-    pub(crate) fn of_zeros(head: &[u8]) -> Option<Self> {
+    pub(crate) fn wide_text(head: &[u8]) -> Option<Self> {
         head.split(|byte| *byte == b'\n').next().filter(|line| line.contains(&0))?;
         let encoding = wide_encoding(head, 0)?;
         let help = format!("convert it with `iconv -f {encoding} -t UTF-8`");
@@ -176,11 +176,11 @@ impl Signature {
     }
 
     /// Text whose lines are not sentences: documents of other programs.
-    pub(crate) fn of_document(head: &[u8]) -> Option<Self> {
-        if let Some(page) = Self::of_placeholder(head) {
+    pub(crate) fn structured_text(head: &[u8]) -> Option<Self> {
+        if let Some(page) = Self::placeholder(head) {
             return Some(page);
         }
-        of_markup(head).or_else(|| of_json(head))
+        markup(head).or_else(|| json(head))
     }
 }
 
@@ -194,7 +194,7 @@ fn begun(head: &[u8]) -> &[u8] {
 }
 
 /// Documents of office programs, which are zip archives: told by the name of the first file in them.
-fn of_office(head: &[u8]) -> Option<Signature> {
+fn office(head: &[u8]) -> Option<Signature> {
     let length = u16::from_le_bytes(head.strip_prefix(b"PK\x03\x04")?.get(22..24)?.try_into().ok()?);
     let name = head.get(30..30 + usize::from(length))?;
     // What comes first in files of Word, Excel and PowerPoint, depends on the program that wrote them.
@@ -251,7 +251,7 @@ fn is_known(element: &str) -> bool {
 }
 
 /// Documents in XML and SGML.
-fn of_markup(head: &[u8]) -> Option<Signature> {
+fn markup(head: &[u8]) -> Option<Signature> {
     const PLAIN: &str =
         "mt reads plain text, a sentence on each line, and tables with tabs between columns ({ tsv = … })";
     let root = root(head)?;
@@ -272,19 +272,19 @@ fn of_markup(head: &[u8]) -> Option<Signature> {
 }
 
 /// JSON, in lines or whole.
-fn of_json(head: &[u8]) -> Option<Signature> {
+fn json(head: &[u8]) -> Option<Signature> {
     use serde_json::Value;
     let text = begun(head);
     if !matches!(text.first(), Some(b'{' | b'[')) {
         return None;
     }
     let is_object = |value: &Value| value.as_object().is_some_and(|object| !object.is_empty());
-    let of_all = || match serde_json::from_slice(text) {
+    let whole_is_object = || match serde_json::from_slice(text) {
         Ok(Value::Array(list)) => list.first().is_some_and(is_object),
         Ok(value) => is_object(&value),
         Err(_) => false,
     };
-    (Signature::is_object(text) || of_all()).then(|| {
+    (Signature::is_object(text) || whole_is_object()).then(|| {
         let help = "write the text as plain lines (`jq -r .KEY FILE`), or as a table with tabs ({ tsv = … }); JSON \
                     lines of the hub are read with { hub = … }";
         Signature::document("holds JSON, not plain text", help)
@@ -333,7 +333,7 @@ mod tests {
             (b"<!-- a -->\n<HTML>\n", "page in HTML", "fetch the file again"),
             (b"<?xml version=\"1.0\"?><!DOCTYPE html PUBLIC \"x\">", "page in HTML", "fetch the file again"),
         ] {
-            let found = Signature::of_placeholder(head).unwrap();
+            let found = Signature::placeholder(head).unwrap();
             assert!(found.to_string().contains(what) && found.help().contains(help), "{found}");
         }
         for text in [
@@ -343,8 +343,8 @@ mod tests {
             b"html\n",
             b"",
         ] {
-            assert_eq!(Signature::of_placeholder(text), None);
-            assert_eq!(Signature::of_document(text), None);
+            assert_eq!(Signature::placeholder(text), None);
+            assert_eq!(Signature::structured_text(text), None);
         }
     }
 
@@ -376,15 +376,15 @@ mod tests {
             (b"\n\x0E\n\x05<unk>\x15", "SentencePiece", "tokenizer.path"),
             (&tar, "tar", "`tar -xf`"),
         ] {
-            let found = Signature::of_binary(head).unwrap();
+            let found = Signature::binary(head).unwrap();
             assert!(found.to_string().contains(what) && found.help().contains(help), "{found}: {}", found.help());
         }
         for text in
             [&b"BZh91AY is no block\n"[..], b"PK\n", b"PAR 1\n", b"]\0\n", b"7z x\n", b"LZIP\n", b"", b"%P\n", b"Obj\n"]
         {
-            assert_eq!(Signature::of_binary(text), None);
+            assert_eq!(Signature::binary(text), None);
         }
-        let name = |name: &str| Signature::of_name(std::path::Path::new(name)).map(|it| it.help().to_owned());
+        let name = |name: &str| Signature::packed_name(std::path::Path::new(name)).map(|it| it.help().to_owned());
         assert!(name("t.br").unwrap().contains("`brotli -d`") && name("t.bz2").unwrap().contains("bunzip2"));
         assert_eq!((name("t.en"), name("br")), (None, None));
     }
@@ -405,7 +405,7 @@ mod tests {
             (b"[\n {\"a\": \"b\"},\n {\"a\": \"c\"}\n]\n", "JSON"),
             (b"{\n \"a\": \"b\"\n}", "JSON"),
         ] {
-            let found = Signature::of_document(head).unwrap();
+            let found = Signature::structured_text(head).unwrap();
             assert!(found.to_string().contains(what), "{found}");
         }
         for text in [
@@ -424,7 +424,7 @@ mod tests {
             b"\0\0\0\0\0\0\0\0\0\0\0\0",
             b"< html >\n",
         ] {
-            let found = Signature::of_document(text).or_else(|| Signature::of_zeros(text));
+            let found = Signature::structured_text(text).or_else(|| Signature::wide_text(text));
             assert_eq!(found, None, "{:?}", String::from_utf8_lossy(text));
         }
     }

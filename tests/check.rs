@@ -566,7 +566,7 @@ fn check(folder: &Path, name: &str, is_training: bool, seen: &mut Seen) -> Findi
     let sides = ["en", "de"].map(|side| folder.join(format!("{name}.{side}")));
     let paths = sides.each_ref().map(PathBuf::as_path);
     let mut sample = Sample::default();
-    let mut sampler = sample.of_corpus();
+    let mut sampler = sample.sampler();
     windows_of_files(paths, |sides| sampler.add(&sides)).unwrap();
     let scripts = sampler.scripts();
     let words = sample.learn(false);

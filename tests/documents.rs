@@ -138,7 +138,7 @@ fn commands_that_documents_show_are_understood() {
                     continue;
                 }
                 shown += 1;
-                if let Err(error) = Cli::of(&command) {
+                if let Err(error) = Cli::from_arguments(&command) {
                     wrong.push(format!("{}: {line}\n{error}", document.display()));
                 }
             }

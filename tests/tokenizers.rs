@@ -131,7 +131,7 @@ fn what_a_file_cannot_do_is_refused() {
     let foreign = project("path = \"words.json\"");
     foreign.write(
         "words.json",
-        mt::data::tokenizer::Tokenizer::of_words(
+        mt::data::tokenizer::Tokenizer::from_words(
             ["<pad>", "</s>", "<unk>", "nothing"]
                 .iter()
                 .zip(0..)

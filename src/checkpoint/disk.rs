@@ -31,11 +31,11 @@ impl HashingFile {
     pub(super) fn create(folder: &Folder, name: &str) -> Result<Self> {
         let path = folder.path().join(name);
         let file = folder.create(name).map_err(|error| write_error(&path, error))?;
-        Ok(Self::of(file, path))
+        Ok(Self::new(file, path))
     }
 
     /// An empty file; errors call it `path`.
-    pub(super) fn of(file: File, path: PathBuf) -> Self {
+    pub(super) fn new(file: File, path: PathBuf) -> Self {
         Self { file, path, hash: Sha256::new(), size: 0 }
     }
 

@@ -85,7 +85,7 @@ pub struct Slot<'a> {
 
 impl Slot<'_> {
     /// Its part of the flat buffer.
-    pub(super) fn of<'f>(&self, flat: &'f mut [f32]) -> Result<&'f mut [f32]> {
+    pub(super) fn slice<'f>(&self, flat: &'f mut [f32]) -> Result<&'f mut [f32]> {
         let end = elements(self.shape).and_then(|n| n.checked_add(self.offset));
         end.and_then(|end| flat.get_mut(self.offset..end))
             .ok_or_else(|| Error::failure(format!("`{}` {:?} lies outside the parameters", self.name, self.shape)))
@@ -237,11 +237,11 @@ impl TensorFile {
             true => header::invalid(path, "it is not a regular file"),
             false => Error::io("read the tensors", path, error),
         })?;
-        Self::of(Arc::new(file), path, layout)
+        Self::read_header(Arc::new(file), path, layout)
     }
 
     /// As [`Self::open`], of a file that is open already.
-    pub(super) fn of(file: Arc<File>, path: &Path, layout: &[Slot]) -> Result<Self> {
+    pub(super) fn read_header(file: Arc<File>, path: &Path, layout: &[Slot]) -> Result<Self> {
         let Header { data: start, tensors } = header::read(&file, path)?;
         let by_name: HashMap<&str, &TensorInfo> = tensors.iter().map(|(name, info)| (name.as_str(), info)).collect();
         let mut this = Self {
@@ -268,7 +268,7 @@ impl TensorFile {
         let mut order: Vec<usize> = (0..layout.len()).collect();
         order.sort_unstable_by_key(|&i| self.places[i].as_ref().map(Stored::begin));
         for i in order {
-            let values = layout[i].of(flat)?;
+            let values = layout[i].slice(flat)?;
             self.read(i, 0, values)?;
             if self.places[i].is_some() {
                 self.note_non_finite(layout[i].name, non_finite(values));

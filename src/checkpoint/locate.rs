@@ -84,7 +84,7 @@ impl Located {
     /// # Errors
     /// As [`TensorFile::open`].
     pub fn tensors(&self, layout: &[Slot]) -> Result<TensorFile> {
-        TensorFile::of(self.file.clone(), &self.model, layout)
+        TensorFile::read_header(self.file.clone(), &self.model, layout)
     }
 
     /// Fills `flat` from its weights.

@@ -115,7 +115,11 @@ fn other_version(format: u64, intact: bool) -> Error {
     let advice = if format > u64::from(FORMAT_VERSION) { "update mt" } else { "use the mt that wrote it" };
     let error =
         Error::failure(format!("written in format {format}, but this mt reads format {FORMAT_VERSION}; {advice}"));
-    if intact { error.of_version() } else { error.help("or the manifest is damaged: its digest does not match") }
+    if intact {
+        error.unsupported_version()
+    } else {
+        error.help("or the manifest is damaged: its digest does not match")
+    }
 }
 
 /// Checks `manifest.json` in `dir` (format version, its own digest) and the size and SHA-256 of every file it lists.

@@ -126,7 +126,7 @@ pub fn save_model(dir: &Path, model: &[NamedTensor], made_from: Option<&str>) ->
     let (of_model, of_manifest) =
         (|error| disk::write_error(&at_model, error), |error| disk::write_error(&at_manifest, error));
     let weights = folder.stage(MODEL_FILE, &disk::temporary_name(MODEL_FILE)).map_err(of_model)?;
-    let file = HashingFile::of(weights.file().try_clone().map_err(of_model)?, at_model.clone());
+    let file = HashingFile::new(weights.file().try_clone().map_err(of_model)?, at_model.clone());
     files.push(format::write(file, MODEL_FILE, model, &[])?);
     let contents = Manifest { made_from: made_from.map(str::to_owned), ..Manifest::new(files, Vec::new()) }.render()?;
     let manifest = folder.stage(MANIFEST_FILE, &disk::temporary_name(MANIFEST_FILE)).map_err(of_manifest)?;

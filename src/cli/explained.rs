@@ -92,7 +92,7 @@ mod tests {
     /// What is said about a wrong command line.
     fn said(line: &str) -> String {
         let words: Vec<OsString> = line.split(' ').map(Into::into).collect();
-        Cli::of(&words).unwrap_err().to_string()
+        Cli::from_arguments(&words).unwrap_err().to_string()
     }
 
     #[test]

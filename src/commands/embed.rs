@@ -23,7 +23,7 @@ use crate::model::pooling::Pooling;
 
 /// Writes one vector for each line, in order: as JSON, or all together as the tensor `embeddings` [lines, D].
 pub(super) fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
-    let pooling = Pooling::of_flag("--pool", &args.pool)?;
+    let pooling = Pooling::from_flag("--pool", &args.pool)?;
     if args.batch_tokens == Some(0) {
         return Err(Error::usage("--batch-tokens must be at least 1"));
     }
@@ -61,8 +61,8 @@ pub(super) fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
             Some(output) => {
                 let result = written.write(vectors.len(), || {
                     vectors.iter().try_for_each(|vector| output.json(&serde_json::json!(vector)))?;
-                    let of_cut = of_cut(&cut, count, lines.name());
-                    written.note([lines.warnings(), tags.warnings(), of_cut.into_iter().collect()].concat());
+                    let shortened = cut_warning(&cut, count, lines.name());
+                    written.note([lines.warnings(), tags.warnings(), shortened.into_iter().collect()].concat());
                     output.flush()
                 });
                 result.map_err(|error| written.how_far(error, output.cut_back()))?;
@@ -80,12 +80,12 @@ pub(super) fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
     }
     lines.warnings().into_iter().for_each(warning);
     tags.warnings().into_iter().for_each(warning);
-    of_cut(&cut, count, lines.name()).into_iter().for_each(warning);
+    cut_warning(&cut, count, lines.name()).into_iter().for_each(warning);
     refused.map_or(Ok(()), Err)
 }
 
 /// A warning about lines that were cut, out of `all` lines of an input.
-fn of_cut(cut: &[usize], all: usize, name: &Path) -> Option<String> {
+fn cut_warning(cut: &[usize], all: usize, name: &Path) -> Option<String> {
     /// The most that are named.
     const MOST: usize = 20;
     let lines_are = match (cut.len(), all) {

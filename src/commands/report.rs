@@ -45,7 +45,7 @@ pub(super) fn run(args: &ReportArgs, common: &Common) -> Result<()> {
         reserved::refuse(&file)?;
     }
     let names = page::names(&runs);
-    let picture = Format::of(&file);
+    let picture = Format::from_path(&file);
     // A picture does not show it.
     let compared = if picture.is_none() || common.json { compared(&args.runs, &names)? } else { Value::Null };
     let bytes = match picture {

@@ -12,7 +12,7 @@ use super::shared::input::{shown_name, with_tag};
 use super::shared::model;
 use super::shared::output::{Output, refuse_inputs};
 use super::shared::pairs::{Pair, Pairs, Targets};
-use super::shared::suspicious::of_unknown;
+use super::shared::suspicious::unknown_warning;
 use super::shared::tags::{self, Tags};
 use crate::cli::{Common, ScoreArgs};
 use crate::console::{note, warning};
@@ -104,7 +104,7 @@ pub(super) fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
     if refused.is_none() && pairs.is_empty() {
         note("there is no translation to score");
     }
-    tags.warnings().into_iter().chain(of_unknown("target", unknown, all)).for_each(warning);
+    tags.warnings().into_iter().chain(unknown_warning("target", unknown, all)).for_each(warning);
     let errors: Vec<Error> = unscored.errors().chain(refused).collect();
     if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
 }

@@ -278,7 +278,7 @@ pub(super) fn is_of_table(path: &str, name: &str) -> bool {
 }
 
 /// Our keys for another toolkit's `name`, which stands in the table `path` with this value.
-pub(super) fn of_key(path: &str, name: &str, value: &Value) -> Option<Alias> {
+pub(super) fn for_key(path: &str, name: &str, value: &Value) -> Option<Alias> {
     let table = table_of(path);
     let mut found: Vec<(&str, &str, Option<&str>)> = match local(path, name) {
         Some((_, key, _)) => vec![(table, key, None)],
@@ -348,7 +348,7 @@ fn with_kind(section: &str, key: &str) -> String {
 }
 
 /// What to write instead of another toolkit's value of a key.
-pub(super) fn of_value(path: &str, value: &str) -> Option<String> {
+pub(super) fn for_value(path: &str, value: &str) -> Option<String> {
     let value = plain(value);
     let value = value.as_str();
     if path == "tokenizer.kind" {

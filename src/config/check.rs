@@ -131,7 +131,7 @@ impl Report {
                             let what = format!("`{path}` must be a table, found {}", other.describe());
                             self.add(
                                 &inner.origin,
-                                corpus::of_hub(Error::usage(what).help(keys_help(keys)), keys, other),
+                                corpus::with_hub_help(Error::usage(what).help(keys_help(keys)), keys, other),
                             );
                             false
                         }
@@ -154,7 +154,7 @@ impl Report {
                 Ok(()) => true,
                 Err(error) => {
                     let error = match kind {
-                        Kind::Table(keys) | Kind::List(keys) => corpus::of_hub(error, keys, value),
+                        Kind::Table(keys) | Kind::List(keys) => corpus::with_hub_help(error, keys, value),
                         _ => error,
                     };
                     self.add(&item.origin, error);
@@ -333,7 +333,7 @@ fn key_meant(path: &str, name: &str, value: &Value, names: &[&str], all: &str) -
     let is_one_slip = matches!(near, Some((_, Some(0 | 1)))) && !aliases::is_of_table(path, name);
     // Of our tables, others have names only for the sets of text.
     let is_section = matches!(value, Value::Table(_)) && path != "data";
-    let alias = if is_one_slip || is_section { None } else { aliases::of_key(path, name, value) };
+    let alias = if is_one_slip || is_section { None } else { aliases::for_key(path, name, value) };
     if let Some(alias) = alias {
         return (alias.help, alias.keys);
     }
@@ -357,7 +357,7 @@ fn elsewhere(path: &str, name: &str, value: &Value) -> Option<Alias> {
     let (best, _) = nearest(name, &names).filter(|(_, slips)| slips.is_some())?;
     let owners = schema::owners(best);
     if owners.is_empty() {
-        return aliases::of_key(path, best, value);
+        return aliases::for_key(path, best, value);
     }
     let keys = owners.iter().map(|owner| join(owner, best)).collect();
     let owners: Vec<_> = owners.iter().map(|owner| format!("[{owner}]")).collect();
@@ -457,7 +457,7 @@ fn not_one_of(path: &str, value: &Value, names: &[&str]) -> Error {
     };
     if let Value::Text(text) = value {
         let near = || nearest(text, names).map(|(best, _)| format!("did you mean \"{best}\"?"));
-        if let Some(hint) = aliases::of_value(path, text).or_else(near) {
+        if let Some(hint) = aliases::for_value(path, text).or_else(near) {
             help = format!("{hint} {help}");
         }
     }

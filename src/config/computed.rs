@@ -76,7 +76,7 @@ const TEXT: &[&str] = &["source", "target", "tsv", "weights"];
 
 /// The model that the preset names.
 fn shape(config: &Config) -> ModelConfig {
-    ModelConfig::of_preset(config.model.preset.unwrap_or(Preset::Base))
+    ModelConfig::from_preset(config.model.preset.unwrap_or(Preset::Base))
 }
 
 fn head_width(model: &ModelConfig) -> usize {
@@ -99,7 +99,7 @@ pub(super) struct ResolvedLayer {
 
 impl ResolvedLayer {
     /// The layer, if `mt` wrote it. It has been checked.
-    pub(super) fn of(layer: &Table) -> Option<Self> {
+    pub(super) fn new(layer: &Table) -> Option<Self> {
         let origin = &layer.values().next()?.key;
         if !origin.is_resolved() {
             return None;

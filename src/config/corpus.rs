@@ -13,7 +13,7 @@ pub(super) fn check(merged: &Table, report: &mut Report) {
     // What other vocabularies have is known once they are there.
     let is_learnt = ["tokenizer.path", "train.init"].iter().all(|key| get(merged, key).is_none());
     let is_readable = ["tokenizer.tags", "tokenizer.symbols"].iter().all(|key| !report.is_bad(key));
-    let known = (is_learnt && is_readable).then(|| Known::of(merged));
+    let known = (is_learnt && is_readable).then(|| Known::new(merged));
     let known = known.as_ref();
     for (name, entry) in data {
         match &entry.item.value {
@@ -56,7 +56,7 @@ struct Known {
 }
 
 impl Known {
-    fn of(merged: &Table) -> Self {
+    fn new(merged: &Table) -> Self {
         let texts = |key: &str| match get(merged, key).map(|entry| &entry.item.value) {
             Some(Value::List(items)) => items
                 .iter()
@@ -116,7 +116,7 @@ fn stated_as(repo: &Repo) -> String {
 }
 
 /// Adds to the error for a corpus that is text how it is stated, if the text is the name of a data set of the hub.
-pub(super) fn of_hub(error: Error, keys: &[Key], value: &Value) -> Error {
+pub(super) fn with_hub_help(error: Error, keys: &[Key], value: &Value) -> Error {
     let Value::Text(text) = value else { return error };
     match Repo::named(text).or_else(|| Repo::perhaps(text)) {
         Some(repo) if keys.iter().any(|key| key.name == "hub") => error.more_help(&stated_as(&repo)),

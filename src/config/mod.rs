@@ -307,7 +307,7 @@ impl Loader {
             match layer {
                 Some(mut layer) => {
                     self.report.check_layer(&mut layer, all_read.then_some(&merged));
-                    resolved.extend(ResolvedLayer::of(&layer));
+                    resolved.extend(ResolvedLayer::new(&layer));
                     document::merge(&mut merged, layer, schema::ROOT);
                 }
                 None => all_read = false,

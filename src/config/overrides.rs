@@ -65,7 +65,7 @@ impl<'s> Override<'s> {
 
     /// What the key may hold, if it is known.
     fn kind(&self) -> Option<&'static Kind> {
-        let Some((list, _, name)) = self.of_list() else { return lookup(self.path.iter().copied()) };
+        let Some((list, _, name)) = self.list_key() else { return lookup(self.path.iter().copied()) };
         match lookup(list.iter().copied()) {
             Some(Kind::List(keys)) => find(keys, name).map(|key| &key.kind),
             _ => None,
@@ -78,7 +78,7 @@ impl<'s> Override<'s> {
     }
 
     /// If the key is one of a table in a list: the list, which of its tables, and the key there.
-    fn of_list(&self) -> Option<(&[&'s str], usize, &'s str)> {
+    fn list_key(&self) -> Option<(&[&'s str], usize, &'s str)> {
         let (list, [index, name]) = self.path.split_last_chunk()?;
         let is_list = matches!(lookup(list.iter().copied()), Some(Kind::List(_)));
         if is_list { Some((list, index.parse().ok()?, name)) } else { None }
@@ -99,7 +99,7 @@ impl<'s> Override<'s> {
         order: usize,
         directory: &Path,
     ) -> Result<()> {
-        if let Some((list, index, name)) = self.of_list() {
+        if let Some((list, index, name)) = self.list_key() {
             let path = list.join(".");
             let stated = below.iter().flatten().chain(&*layers).rev().find_map(|layer| get(layer, &path));
             // A file that cannot be read is reported, and may have it.

@@ -17,7 +17,7 @@ pub struct PairBlock {
 
 impl PairBlock {
     /// Pairs of which the lines end at `ends`: source, target, source, …; with their weights, if they have any.
-    pub(super) fn of_parts(text: String, ends: Vec<usize>, weights: Vec<f32>) -> Self {
+    pub(super) fn from_parts(text: String, ends: Vec<usize>, weights: Vec<f32>) -> Self {
         Self { text, ends, weights }
     }
 

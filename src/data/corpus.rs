@@ -303,7 +303,7 @@ impl Blocks<'_> {
         if !self.corpus.is_unchanged() {
             return Err(self.corpus.changed());
         }
-        Ok((!ends.is_empty()).then_some(PairBlock::of_parts(text, ends, weights)))
+        Ok((!ends.is_empty()).then_some(PairBlock::from_parts(text, ends, weights)))
     }
 }
 

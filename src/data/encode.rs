@@ -30,11 +30,11 @@ pub trait Encode: Sync {
 
 impl Encode for Tokenizers {
     fn encode(&self, side: Side, line: &str) -> Vec<u32> {
-        self.of(side).encode(line)
+        self.side(side).encode(line)
     }
 
     fn encoded_form(&self, side: Side, line: &str) -> String {
-        self.of(side).encoded_form(line)
+        self.side(side).encoded_form(line)
     }
 }
 

@@ -244,7 +244,7 @@ enum Bytes {
 
 impl Bytes {
     /// The mapped file; or what is read from it if its file system cannot map files, as some network ones and FUSE.
-    fn of(file: &mut File, mapped: io::Result<Mmap>) -> io::Result<Self> {
+    fn new(file: &mut File, mapped: io::Result<Mmap>) -> io::Result<Self> {
         match mapped {
             Ok(map) => Ok(Self::Mapped(map)),
             // Then there is even less room for a copy.
@@ -283,7 +283,7 @@ impl Shard {
         // SAFETY: the file is written once, under another name, and then only read. (Truncating it while it is in use
         // ends the process, as with any mapped file.)
         let mapped = unsafe { Mmap::map(&file) };
-        let shard = Self { summary, bytes: Bytes::of(&mut file, mapped).map_err(read_error)? };
+        let shard = Self { summary, bytes: Bytes::new(&mut file, mapped).map_err(read_error)? };
         Ok((crc32c::crc32c(shard.bytes()) == shard.summary.checksum && shard.is_sound()).then_some(shard))
     }
 
@@ -471,7 +471,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("0.bin");
         std::fs::write(&path, b"content").unwrap();
-        let bytes = |number| Bytes::of(&mut File::open(&path).unwrap(), Err(io::Error::from_raw_os_error(number)));
+        let bytes = |number| Bytes::new(&mut File::open(&path).unwrap(), Err(io::Error::from_raw_os_error(number)));
         assert!(matches!(bytes(libc::ENODEV), Ok(Bytes::Memory(bytes)) if bytes == b"content"));
         assert!(bytes(libc::ENOMEM).is_err());
         std::fs::remove_file(&path).unwrap();

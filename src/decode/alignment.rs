@@ -58,8 +58,8 @@ pub fn align<S: AsRef<str> + Sync>(
     translations: &[Translation],
     most: usize,
 ) -> Result<Vec<Vec<Alignment>>> {
-    let of_line = |(line, translation)| of_translations(reader, AsRef::as_ref(line), translation, most);
-    let parts: Vec<Vec<Vec<Part>>> = lines.par_iter().zip(translations).map(of_line).collect();
+    let parts_of_line = |(line, translation)| translation_parts(reader, AsRef::as_ref(line), translation, most);
+    let parts: Vec<Vec<Vec<Part>>> = lines.par_iter().zip(translations).map(parts_of_line).collect();
     let all: Vec<&Part> = parts.iter().flatten().flatten().collect();
     let mut links = attended(model, reader, &all)?.into_iter();
     let mut alignment = |parts: &Vec<Part>| {
@@ -82,17 +82,17 @@ struct Part<'t> {
 }
 
 /// The parts of each of the first `most` translations of a line.
-fn of_translations<'t>(reader: &Reader, line: &str, translation: &'t Translation, most: usize) -> Vec<Vec<Part<'t>>> {
+fn translation_parts<'t>(reader: &Reader, line: &str, translation: &'t Translation, most: usize) -> Vec<Vec<Part<'t>>> {
     let Tokenizers { source, target } = reader.tokenizers();
     let parts = &translation.parts;
     let own: Vec<&[u32]> = parts.iter().map(|part| part.ids.get(part.added..).unwrap_or_default()).collect();
-    let numbers = of_line(source, line, &own);
+    let numbers = line_words(source, line, &own);
     let of_candidate = |candidate: &Candidate| {
         let Candidate { tokens, joints, .. } = candidate;
         let starts = [0].into_iter().chain(joints.iter().copied());
         let ends = joints.iter().copied().chain([tokens.len()]);
         let made: Vec<&[u32]> = starts.zip(ends).map(|(start, end)| &tokens[start..end]).collect();
-        let to = of_translation(target, &candidate.text, &made);
+        let to = translation_words(target, &candidate.text, &made);
         let part = |(i, to): (usize, Vec<Number>)| {
             let source = &parts[i];
             let before = if i == 0 { &[][..] } else { &translation.later_prefix };
@@ -203,7 +203,7 @@ impl Part<'_> {
 /// Tokens are of normalised text, in which several words may stand for one of the line, or none (NFKC makes two of
 /// `a´b`). So the line's words are normalised one by one, and the normalised words are counted along the tokens. A part
 /// may begin inside a word: it does if the part before has not reached the word's last character.
-fn of_line(tokenizer: &Tokenizer, line: &str, parts: &[&[u32]]) -> Vec<Vec<Number>> {
+fn line_words(tokenizer: &Tokenizer, line: &str, parts: &[&[u32]]) -> Vec<Vec<Number>> {
     let mut normalised = stretches(tokenizer, line).enumerate().flat_map(|(number, stretch)| {
         let lengths = lengths(&words(tokenizer, &tokenizer.encode(stretch)));
         lengths.into_iter().map(move |length| (number, length))
@@ -253,7 +253,7 @@ fn stretches<'l>(tokenizer: &Tokenizer, line: &'l str) -> impl Iterator<Item = &
 
 /// For each part of a translation, the numbers of the translation's words that its tokens belong to. A part begins
 /// inside a word if it was appended without a space.
-fn of_translation(tokenizer: &Tokenizer, text: &str, parts: &[&[u32]]) -> Vec<Vec<Number>> {
+fn translation_words(tokenizer: &Tokenizer, text: &str, parts: &[&[u32]]) -> Vec<Vec<Number>> {
     let all = text.split_whitespace().count();
     let (mut count, mut last) = (0usize, None);
     let mut of_part = |tokens: &&[u32]| {
@@ -359,7 +359,7 @@ mod tests {
     /// As [`numbers`], of the tokens of these parts of a line.
     fn in_line(tokenizer: &Tokenizer, line: &str, parts: &[&str]) -> Vec<Vec<usize>> {
         let ids: Vec<Vec<u32>> = parts.iter().map(|part| tokenizer.encode(part)).collect();
-        numbers(of_line(tokenizer, line, &ids.iter().map(Vec::as_slice).collect::<Vec<_>>()))
+        numbers(line_words(tokenizer, line, &ids.iter().map(Vec::as_slice).collect::<Vec<_>>()))
     }
 
     #[test]
@@ -376,7 +376,7 @@ mod tests {
         }
         // The last token of the line is of its last word, whatever is before.
         let line = "´´ ´a´b´ ¨ x";
-        let found = of_line(&bpe, line, &[&bpe.encode(line)]);
+        let found = line_words(&bpe, line, &[&bpe.encode(line)]);
         assert_eq!(found[0].last(), Some(&Some(3)));
     }
 
@@ -429,7 +429,7 @@ mod tests {
         assert_eq!(in_line(&bpe, "the", &["the old", "dog"]), [vec![0], vec![]]);
         assert_eq!(in_line(&bpe, " ", &["the old"]), [Vec::<usize>::new()]);
         let ids = bpe.encode("the old dog");
-        assert_eq!(numbers(of_translation(&bpe, "the old", &[&ids])), [[0, 1]]);
+        assert_eq!(numbers(translation_words(&bpe, "the old", &[&ids])), [[0, 1]]);
     }
 
     #[test]
@@ -442,7 +442,7 @@ mod tests {
         ] {
             let ids: Vec<Vec<u32>> = parts.iter().map(|part| bpe.encode(part)).collect();
             let ids: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
-            assert_eq!(numbers(of_translation(&bpe, text, &ids)), expected, "{text}");
+            assert_eq!(numbers(translation_words(&bpe, text, &ids)), expected, "{text}");
         }
     }
 
@@ -451,7 +451,7 @@ mod tests {
         let line = "the l@@ ow@@ er  low   l@@ ow";
         let mut text = TextCounts::default();
         text.add(line);
-        let pieces = Tokenizer::of_pieces(&[(&text, None)], 100).unwrap().remove(0);
+        let pieces = Tokenizer::from_pieces(&[(&text, None)], 100).unwrap().remove(0);
         let plain = pieces.plain(line);
         assert_eq!(stretches(&pieces, line).count(), plain.split_whitespace().count());
         assert_eq!(stretches(&pieces, line).collect::<Vec<_>>(), ["the", "l@@ ow@@ er", "low", "l@@ ow"]);

@@ -25,7 +25,7 @@ impl Characters {
     }
 
     /// Those of a tokenizer.
-    pub fn of(tokenizer: &Tokenizer) -> Self {
+    pub fn from_tokenizer(tokenizer: &Tokenizer) -> Self {
         Self::new((0..tokenizer.vocab_size() as u32).map(|id| (id, tokenizer.written(id))))
     }
 
@@ -134,7 +134,7 @@ mod tests {
     fn byte_pieces_of_a_tokenizer_are_found() {
         let options = TrainOptions { vocab_size: 300, ..TrainOptions::default() };
         let tokenizer = Tokenizer::train(&[&["and or"; 20][..]], &options).unwrap();
-        let characters = Characters::of(&tokenizer);
+        let characters = Characters::from_tokenizer(&tokenizer);
         let ids = tokenizer.encode("一 and 一 or 丁");
         assert_eq!(ids.len(), 3 * 4 + 2, "and and or are single pieces");
         assert_eq!(ids.iter().filter(|id| tokenizer.is_byte(**id)).count(), 9);

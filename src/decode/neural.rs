@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::gpu;
 use crate::gpu::decode::{Excluded, InferenceEngine, Step};
 use crate::gpu::launch::Exclusions;
-use crate::infer::{ComputeType, Engine, Session, of_model};
+use crate::infer::{ComputeType, Engine, Session, model_values};
 use crate::model::cache::{Decoder, State};
 use crate::model::{Sequences, Transformer};
 use crate::ops::simd::vectorised;
@@ -35,14 +35,14 @@ pub struct SpecialTokens {
 
 impl SpecialTokens {
     /// The special tokens of a model with these tokenizers.
-    pub fn of(tokenizers: &Tokenizers) -> Self {
+    pub fn new(tokenizers: &Tokenizers) -> Self {
         let target = &tokenizers.target;
         Self {
             source_end: tokenizers.source.eos_id(),
             start: target.bos_id(),
             end: target.eos_id(),
             forbidden: target.forbidden(),
-            characters: Arc::new(Characters::of(target)),
+            characters: Arc::new(Characters::from_tokenizer(target)),
         }
     }
 }
@@ -80,11 +80,11 @@ impl Neural {
         if !parameters.device().is_cpu() {
             return Self::plain(model, special);
         }
-        Ok(Self::of_engine(Engine::new(model.config(), &of_model(model), ComputeType::F32)?, special))
+        Ok(Self::from_engine(Engine::new(model.config(), &model_values(model), ComputeType::F32)?, special))
     }
 
     /// With the processor's engine.
-    pub fn of_engine(engine: Engine, special: SpecialTokens) -> Self {
+    pub fn from_engine(engine: Engine, special: SpecialTokens) -> Self {
         let (vocabulary, max_positions) = (engine.vocabulary(), engine.max_positions());
         Self { kind: Kind::Engine(Box::new(engine)), special, vocabulary, max_positions, shortlist: None }
     }
@@ -169,7 +169,7 @@ impl Neural {
                 let needed = |i: usize| needed.get(i).map_or(&[][..], Vec::as_slice);
                 let of = |list: &Shortlist| -> Vec<Vec<u32>> {
                     let sources = sources.iter().enumerate();
-                    sources.map(|(i, source)| list.of(source, needed(i), &self.special.forbidden)).collect()
+                    sources.map(|(i, source)| list.tokens_for(source, needed(i), &self.special.forbidden)).collect()
                 };
                 Progress::Engine(engine.begin(engine.encode(sources), self.shortlist.as_ref().map(of)))
             }

@@ -351,7 +351,7 @@ mod tests {
         // Spaces are no tokens.
         let pieces = ["<pad>", "</s>", "<unk>", "a", "b"];
         let pieces = pieces.iter().zip(0..).map(|(piece, id)| ((*piece).to_owned(), id)).collect();
-        let tokenizer = Arc::new(Tokenizer::of_words(pieces).unwrap());
+        let tokenizer = Arc::new(Tokenizer::from_words(pieces).unwrap());
         let tokenizers = Tokenizers { source: tokenizer.clone(), target: tokenizer };
         let reader = Reader::new(&ModelConfig { max_length: 8, ..ModelConfig::default() }, &tokenizers);
         let space = " ".repeat(1 << 21);

@@ -24,7 +24,7 @@ impl Surfaces {
     }
 
     /// Those of a tokenizer.
-    pub fn of(tokenizer: &Tokenizer) -> Self {
+    pub fn from_tokenizer(tokenizer: &Tokenizer) -> Self {
         Self::new((0..tokenizer.vocab_size() as u32).map(|id| tokenizer.written(id)))
     }
 

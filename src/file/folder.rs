@@ -47,7 +47,7 @@ impl Folder {
     }
 
     /// The folder that a file is in, and the file's name there.
-    pub(crate) fn of(file: &Path) -> io::Result<(Self, &OsStr)> {
+    pub(crate) fn containing(file: &Path) -> io::Result<(Self, &OsStr)> {
         let name = file.file_name().ok_or_else(|| io::Error::other("this is not the name of a file"))?;
         Ok((Self::open(folder_of(file))?, name))
     }

@@ -162,7 +162,7 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
 
 /// A new file in the place of whatever file or link has this name, which the user has not named.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
-    let (folder, name) = Folder::of(path)?;
+    let (folder, name) = Folder::containing(path)?;
     folder.create(name)
 }
 
@@ -181,7 +181,7 @@ pub(crate) fn read_text(path: &Path) -> io::Result<String> {
 /// As [`read`], but not through a link: of a file that is shown, in a directory that others may have made. (Weights and
 /// tokenizers may be links, as in the hub's cache.)
 pub(crate) fn read_own(path: &Path) -> io::Result<Vec<u8>> {
-    let (folder, name) = Folder::of(path)?;
+    let (folder, name) = Folder::containing(path)?;
     let mut bytes = Vec::new();
     folder.read(name)?.read_to_end(&mut bytes)?;
     fetched(bytes)
@@ -211,7 +211,7 @@ pub(crate) fn refuse_holes(file: &File) -> io::Result<()> {
 
 /// The contents of a file, unless they only stand in its place: then the error says what was not fetched.
 fn fetched(bytes: Vec<u8>) -> io::Result<Vec<u8>> {
-    match Signature::of_placeholder(&bytes) {
+    match Signature::placeholder(&bytes) {
         Some(signature) => Err(io::Error::new(io::ErrorKind::InvalidData, signature)),
         None => Ok(bytes),
     }

@@ -282,7 +282,7 @@ impl Download<'_> {
 
 /// Opens a part to append to it, or begins it again. A link in its place, which may have been put there, leads nowhere.
 fn open(part: &Path, append: bool) -> std::io::Result<File> {
-    let (blobs, name) = Folder::of(part)?;
+    let (blobs, name) = Folder::containing(part)?;
     if !append || fs::symlink_metadata(part).is_ok_and(|metadata| !metadata.is_file()) {
         blobs.remove_file(name)?;
     }

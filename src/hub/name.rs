@@ -11,10 +11,10 @@ impl Repo {
     /// there or on a mirror. Whether its parts can be names is not looked at.
     pub fn named(text: &str) -> Option<Self> {
         if let Some(path) = text.strip_prefix("hf://") {
-            return Some(Self::of_path(path, Self::of_special));
+            return Some(Self::from_path(path, Self::leading_revision));
         }
         if let Some(path) = text.strip_prefix("hf:") {
-            return Some(Self::of_path(path, |revision| revision));
+            return Some(Self::from_path(path, |revision| revision));
         }
         let endpoint = super::variable(&["HF_ENDPOINT"]);
         let below = |endpoint: &str| text.strip_prefix(endpoint.trim_end_matches('/'))?.strip_prefix('/');
@@ -33,7 +33,7 @@ impl Repo {
         let pages = ["tree", "blob", "resolve", "raw", "commit", "commits"];
         let pages = pages.into_iter().filter_map(|page| path.split_once(&format!("/{page}/")));
         let page = pages.min_by_key(|(name, _)| name.len());
-        let (name, revision) = page.map_or((path, MAIN), |(name, rest)| (name, Self::of_special(rest)));
+        let (name, revision) = page.map_or((path, MAIN), |(name, rest)| (name, Self::leading_revision(rest)));
         let name = name.split('/').take(2).collect::<Vec<_>>().join("/");
         let name = name.trim_end_matches('/').trim_end_matches(".git");
         Some(Self { kind, name: name.to_owned(), revision: revision.to_owned() })
@@ -47,14 +47,14 @@ impl Repo {
     }
 
     /// `ORG/NAME`, `datasets/ORG/NAME`, perhaps with `@REVISION`, which ends where `end` says.
-    fn of_path(path: &str, end: fn(&str) -> &str) -> Self {
+    fn from_path(path: &str, end: fn(&str) -> &str) -> Self {
         let (kind, path) = kind_in(path);
         let (name, revision) = path.split_once('@').map_or((path, MAIN), |(name, rest)| (name, end(rest)));
         Self { kind, name: name.trim_end_matches('/').to_owned(), revision: revision.to_owned() }
     }
 
     /// The revision at the beginning of a path: one part, but for `refs/pr/N` and `refs/convert/NAME`.
-    fn of_special(path: &str) -> &str {
+    fn leading_revision(path: &str) -> &str {
         let parts = if path.starts_with("refs/") { 3 } else { 1 };
         path.match_indices('/').nth(parts - 1).map_or(path, |(end, _)| path.split_at(end).0)
     }

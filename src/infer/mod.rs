@@ -33,7 +33,7 @@ use crate::ops::dropout::Dropout;
 use crate::ops::norm::{Addend, NormKind, NormWeights, add_rows, norm_rows};
 use crate::ops::rotary::Rotary;
 use crate::ops::sublayer::NormPlacement;
-pub use weights::{ComputeType, Lookup, of_model};
+pub use weights::{ComputeType, Lookup, model_values};
 use weights::{FeedForward, Layer, Linear, Weight};
 
 /// A model's weights, ready to translate with.

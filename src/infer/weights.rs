@@ -13,7 +13,7 @@ use crate::ops::norm::add_bias;
 pub type Lookup<'a> = dyn Fn(&str) -> Result<Values> + 'a;
 
 /// The parameters of a model.
-pub fn of_model(model: &Transformer) -> impl Fn(&str) -> Result<Values> + use<> {
+pub fn model_values(model: &Transformer) -> impl Fn(&str) -> Result<Values> + use<> {
     let parameters = model.parameters().clone();
     move |name| {
         let entry = parameters.entry(name).ok_or_else(|| Error::failure(format!("the model has no {name}")))?;

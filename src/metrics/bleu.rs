@@ -122,7 +122,11 @@ pub struct BleuStats {
 
 impl BleuStats {
     /// The statistics of one line. Without a reference nothing matches and the reference length is 0.
-    pub fn of_line<'a>(hypothesis: &str, references: impl IntoIterator<Item = &'a str>, options: &BleuOptions) -> Self {
+    pub fn from_line<'a>(
+        hypothesis: &str,
+        references: impl IntoIterator<Item = &'a str>,
+        options: &BleuOptions,
+    ) -> Self {
         let hypothesis = options.prepare(hypothesis);
         let hypothesis: Vec<&str> = words(&hypothesis).collect();
         let references: Vec<Cow<'_, str>> = references.into_iter().map(|line| options.prepare(line)).collect();
@@ -147,7 +151,7 @@ impl BleuStats {
         out.iter_mut().zip(numbers).for_each(|(out, number)| *out = *number as f64);
     }
 
-    /// Reads numbers that [`Metric::of_line`] has written, or sums of them.
+    /// Reads numbers that [`Metric::line_statistics`] has written, or sums of them.
     fn read(numbers: &[f64]) -> Self {
         let number = |i: usize| numbers[i] as u64;
         Self {
@@ -183,8 +187,8 @@ impl Metric for BleuOptions {
         WIDTH
     }
 
-    fn of_line(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]) {
-        BleuStats::of_line(hypothesis, references.iter().copied(), self).write(statistics);
+    fn line_statistics(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]) {
+        BleuStats::from_line(hypothesis, references.iter().copied(), self).write(statistics);
     }
 
     fn score(&self, statistics: &[f64]) -> f64 {
@@ -321,7 +325,7 @@ pub fn sentence_bleu<S: AsRef<str>>(hypothesis: &str, references: &[S], options:
     if references.is_empty() {
         return Err(Error::usage("BLEU needs at least one reference"));
     }
-    let stats = BleuStats::of_line(hypothesis, references.iter().map(AsRef::as_ref), options);
+    let stats = BleuStats::from_line(hypothesis, references.iter().map(AsRef::as_ref), options);
     Ok(BleuScore::new(&stats, options))
 }
 

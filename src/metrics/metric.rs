@@ -20,7 +20,7 @@ pub trait Metric: Sync {
     fn width(&self) -> usize;
 
     /// Writes the statistics of a line. `references` are those that the line has, at least one.
-    fn of_line(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]);
+    fn line_statistics(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]);
 
     /// The score of added-up statistics, in percent.
     fn score(&self, statistics: &[f64]) -> f64;
@@ -50,8 +50,8 @@ impl Statistics {
     /// There is nothing to score, or the streams differ in length.
     pub fn new<S: AsRef<str> + Sync>(metric: &dyn Metric, hypotheses: &[S], references: &[Vec<S>]) -> Result<Self> {
         check(hypotheses.len(), references)?;
-        let of_line = |i: usize| references.iter().map(|stream| stream[i].as_ref()).collect::<Vec<_>>();
-        Ok(Self::of_lines(metric, hypotheses, of_line, references.len()))
+        let line_references = |i: usize| references.iter().map(|stream| stream[i].as_ref()).collect::<Vec<_>>();
+        Ok(Self::from_lines(metric, hypotheses, line_references, references.len()))
     }
 
     /// The statistics of a corpus whose lines differ in their number of references: `None` is a missing one. An empty
@@ -65,27 +65,27 @@ impl Statistics {
         references: &[Vec<Option<S>>],
     ) -> Result<Self> {
         check(hypotheses.len(), references)?;
-        let of_line = |i: usize| {
+        let line_references = |i: usize| {
             references.iter().filter_map(|stream| stream[i].as_ref()).map(AsRef::as_ref).collect::<Vec<&str>>()
         };
-        let counts: Vec<usize> = (0..hypotheses.len()).map(|i| of_line(i).len()).collect();
+        let counts: Vec<usize> = (0..hypotheses.len()).map(|i| line_references(i).len()).collect();
         if let Some(line) = counts.iter().position(|count| *count == 0) {
             return Err(Error::failure(format!("line {} has no reference", line + 1)));
         }
         let same = counts.windows(2).all(|pair| pair[0] == pair[1]);
-        Ok(Self::of_lines(metric, hypotheses, of_line, if same { counts[0] } else { 0 }))
+        Ok(Self::from_lines(metric, hypotheses, line_references, if same { counts[0] } else { 0 }))
     }
 
-    fn of_lines<'a, S: AsRef<str> + Sync>(
+    fn from_lines<'a, S: AsRef<str> + Sync>(
         metric: &dyn Metric,
         hypotheses: &[S],
-        references_of: impl Fn(usize) -> Vec<&'a str> + Sync,
+        line_references: impl Fn(usize) -> Vec<&'a str> + Sync,
         references: usize,
     ) -> Self {
         let width = metric.width();
         let mut values = vec![0.0; width * hypotheses.len()];
         values.par_chunks_exact_mut(width).zip(hypotheses).enumerate().for_each(|(i, (line, hypothesis))| {
-            metric.of_line(hypothesis.as_ref(), &references_of(i), line);
+            metric.line_statistics(hypothesis.as_ref(), &line_references(i), line);
         });
         Self { width, values, references }
     }

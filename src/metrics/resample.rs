@@ -31,7 +31,7 @@ pub struct Interval {
 
 impl Interval {
     /// The interval of the scores of samples, at least one.
-    pub fn of(scores: &[f64]) -> Self {
+    pub fn from_scores(scores: &[f64]) -> Self {
         let mut sorted = scores.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
         let outside = sorted.len() / 40;
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn an_interval_holds_95_per_cent_of_the_scores() {
         let scores: Vec<f64> = (0..200).rev().map(f64::from).collect();
-        assert_eq!(Interval::of(&scores), Interval { mean: 99.5, half_width: 0.5 * (194.0 - 5.0) });
-        assert_eq!(Interval::of(&[3.0]), Interval { mean: 3.0, half_width: 0.0 });
+        assert_eq!(Interval::from_scores(&scores), Interval { mean: 99.5, half_width: 0.5 * (194.0 - 5.0) });
+        assert_eq!(Interval::from_scores(&[3.0]), Interval { mean: 3.0, half_width: 0.0 });
     }
 }

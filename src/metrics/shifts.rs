@@ -316,7 +316,7 @@ fn same_blocks<'a>(
 mod tests {
     use super::*;
 
-    fn of(text: &str) -> Vec<Word> {
+    fn words(text: &str) -> Vec<Word> {
         text.bytes().map(Word::from).collect()
     }
 
@@ -325,7 +325,7 @@ mod tests {
         for (hypothesis, reference, expected) in
             [("abcd", "abcd", 0), ("cdab", "abcd", 1), ("abxd", "abcd", 1), ("", "abc", 3), ("abc", "", 3), ("", "", 0)]
         {
-            assert_eq!(edits(&of(hypothesis), &of(reference)), expected, "{hypothesis} {reference}");
+            assert_eq!(edits(&words(hypothesis), &words(reference)), expected, "{hypothesis} {reference}");
         }
     }
 

@@ -48,7 +48,7 @@ impl Metric for TerOptions {
     }
 
     /// The fewest edits to any reference, and the mean length of all.
-    fn of_line(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]) {
+    fn line_statistics(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]) {
         let mut ids = HashMap::new();
         let mut numbers = |line: Cow<'_, str>| -> Vec<u32> {
             let mut number = |word: &str| {

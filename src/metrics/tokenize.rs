@@ -172,7 +172,7 @@ enum Class {
 }
 
 impl Class {
-    fn of(c: char) -> Self {
+    fn from_char(c: char) -> Self {
         // A short cut: most characters of most texts need no table lookup.
         if c.is_ascii_alphabetic() || c == ' ' {
             return Self::Other;
@@ -189,7 +189,7 @@ impl Class {
 /// The rules of mteval-v14.pl's international tokenization: punctuation (`\p{P}`) is separated where a side of it is
 /// not a number (`\p{N}`), symbols (`\p{S}`) always. Nothing is unescaped.
 fn separate_international(line: &str) -> String {
-    let units: Vec<(char, Class)> = line.chars().map(|c| (c, Class::of(c))).collect();
+    let units: Vec<(char, Class)> = line.chars().map(|c| (c, Class::from_char(c))).collect();
     let space = (' ', Class::Other);
     let punctuation = |(_, class): (char, Class)| class == Class::Punctuation;
     let not_number = |(_, class): (char, Class)| class != Class::Number;

@@ -65,7 +65,7 @@ impl ModelFiles {
 
     /// The model prepared for search, in the precision that `--precision` asks for.
     pub fn neural(&self, precision: Option<&str>, tell: Tell<'_>) -> Result<Neural> {
-        let special = SpecialTokens::of(&self.tokenizers);
+        let special = SpecialTokens::new(&self.tokenizers);
         let wanted = precision.map(str::parse::<Wanted>).transpose()?;
         if !self.device.is_cpu() {
             let compute = match wanted {
@@ -92,7 +92,7 @@ impl ModelFiles {
             }
             Some(Wanted::This(precision)) => precision,
         };
-        Ok(Neural::of_engine(engine(&self.config.model, &layout, file, precision)?, special))
+        Ok(Neural::from_engine(engine(&self.config.model, &layout, file, precision)?, special))
     }
 
     /// Where it was found.

@@ -37,7 +37,7 @@ pub fn values(config: &Config) -> Values {
 
 /// What a checkpoint records: what its model is and how it was trained, as far as a run may not change that; and what
 /// its state refers to. Of the text it has checksums.
-pub fn of(config: &Config) -> Values {
+pub fn recorded_values(config: &Config) -> Values {
     let mut values = values(config);
     values.retain(|key, _| {
         let is_of_training = key.starts_with("model.") || key.starts_with("train.") || key == "tokenizer.dropout";
@@ -121,7 +121,7 @@ pub fn adapt(state: &mut TrainState, before: &Values, config: &Config, text: Tex
 }
 
 /// The update of a run's newest checkpoint that can be read, and its record.
-pub fn of_newest(run: &Path) -> Option<(u64, Values)> {
+pub fn newest(run: &Path) -> Option<(u64, Values)> {
     let checkpoints = checkpoint::list(run).unwrap_or_default();
     checkpoints.into_iter().rev().find_map(|(step, directory)| Some((step, read(&directory)?)))
 }
@@ -146,7 +146,7 @@ pub fn before(config: &Config, record: &Values) -> Values {
 /// The keys of `[model]` by which a model computes something else from the same tensors, if their values are not those
 /// of the record: each with the value there and the one of now.
 pub fn other_model(record: &Values, config: &Config) -> Vec<(String, String, String)> {
-    let now = of(config);
+    let now = recorded_values(config);
     // Keys of other versions are not compared.
     let both = record.iter().filter_map(|(key, before)| Some((key, before, now.get(key)?)));
     let differing = both.filter(|(key, before, now)| config::decides(key, Decides::Function) && before != now);
@@ -184,12 +184,12 @@ mod tests {
         new.model.activation_dropout = 0.5;
         new.model.max_length += 1;
         new.train.label_smoothing = 0.0;
-        assert_eq!(other_model(&of(&old), &new), []);
+        assert_eq!(other_model(&recorded_values(&old), &new), []);
         new.model.scale_embedding = !old.model.scale_embedding;
-        let changed = other_model(&of(&old), &new);
+        let changed = other_model(&recorded_values(&old), &new);
         assert_eq!(changed, [("model.scale_embedding".to_owned(), "true".to_owned(), "false".to_owned())]);
         // A record of another version, which lacks this key and has one of its own.
-        let mut record = of(&old);
+        let mut record = recorded_values(&old);
         record.remove("model.scale_embedding");
         record.insert("model.unknown".to_owned(), "1".to_owned());
         assert_eq!(other_model(&record, &new), []);
@@ -256,7 +256,7 @@ mod tests {
             best: Some(Judged { step: 5, value: 30.0, loss: 2.0, lines: Vec::new() }),
             stale: 2,
             text: TextChecksums { train: "t".to_owned(), valid: Some("v".to_owned()), ..TextChecksums::default() },
-            configuration: of(config),
+            configuration: recorded_values(config),
             ..TrainState::default()
         };
         state.health.rate = 0.5;
@@ -308,8 +308,8 @@ mod tests {
             assert_eq!(state.text.valid, text.valid.clone().or(Some("v".to_owned())));
             // Now the state is one of the new run; its model is the same as before.
             let before = state.configuration.clone();
-            assert_eq!(before.get("valid.beam"), of(&new).get("valid.beam"));
-            assert_eq!(before.get("model.heads"), of(old).get("model.heads"));
+            assert_eq!(before.get("valid.beam"), recorded_values(&new).get("valid.beam"));
+            assert_eq!(before.get("model.heads"), recorded_values(old).get("model.heads"));
         }
     }
 
@@ -340,7 +340,7 @@ mod tests {
     #[test]
     fn what_was_trained_with_is_the_record_s() {
         let mut config = Config::default();
-        let record = of(&config);
+        let record = recorded_values(&config);
         config.train.seed = 7;
         config.decode.beam = 9;
         let values = before(&config, &record);

@@ -104,7 +104,7 @@ mod tests {
         let [source, target] = ["en", "de"].map(|name| folder.path().join(name));
         std::fs::write(&source, &text).unwrap();
         std::fs::write(&target, text.replace("dog", "Hund")).unwrap();
-        let mut config = Config { model: ModelConfig::of_preset(Preset::Tiny), ..Config::default() };
+        let mut config = Config { model: ModelConfig::from_preset(Preset::Tiny), ..Config::default() };
         let texts =
             Texts { train: vec![(Text::files(source, target), 1.0)], valid: None, test: None, monitor: Vec::new() };
         config.tokenizer.vocab_size = 320;

@@ -94,7 +94,7 @@ pub fn configurations(
     new: &Config,
     locate: &dyn Fn(Error, &str) -> Error,
 ) -> Comparison {
-    let newest = config_file.parent().and_then(record::of_newest);
+    let newest = config_file.parent().and_then(record::newest);
     let has_parameters = newest.is_some();
     let (step, record) = newest.unwrap_or_default();
     let mut comparison = Comparison::default();

@@ -55,7 +55,7 @@ fn other_shape(other: &Config, config: &Config, directory: &Path) -> Vec<Error> 
 /// The keys of `[model]` whose values are those that the preset gives.
 fn given_by(preset: Preset, config: &Config) -> Vec<String> {
     let width = config.model.d_model / config.model.heads;
-    let model = ModelConfig { d_k: width, d_v: width, ..ModelConfig::of_preset(preset) };
+    let model = ModelConfig { d_k: width, d_v: width, ..ModelConfig::from_preset(preset) };
     let others = config::differences(&Config { model, ..Config::default() }, config);
     let keys = ModelConfig::OF_PRESET.iter().map(|name| format!("model.{name}"));
     keys.filter(|key| others.iter().all(|(other, _, _)| other != key)).collect()

@@ -198,7 +198,8 @@ impl ScoredSet {
             if config.valid.max_sentences == 0 { pairs.len() } else { config.valid.max_sentences.min(pairs.len()) };
         let most = config.model.max_length - 1;
         // As in training, a line of nothing but white space is empty, whatever the tokenizer makes of it.
-        let ids = |side, line: &str| if line.trim().is_empty() { Vec::new() } else { tokenizers.of(side).encode(line) };
+        let ids =
+            |side, line: &str| if line.trim().is_empty() { Vec::new() } else { tokenizers.side(side).encode(line) };
         let encode = |(source, target): &(String, String)| (ids(Side::Source, source), ids(Side::Target, target));
         let mut encoded: Vec<_> = pairs.iter().map(encode).collect();
         let usable = |(s, t): &(Vec<u32>, Vec<u32>)| s.len().max(t.len()) <= most && !s.is_empty() && !t.is_empty();
@@ -207,7 +208,7 @@ impl ScoredSet {
         let long = encoded[..limit].iter().filter(|(source, _)| source.len() > trained).count();
         let options = TranslateOptions {
             strategy: Strategy::Beam { width: config.valid.beam },
-            ..TranslateOptions::of(&config.decode)
+            ..TranslateOptions::from_config(&config.decode)
         };
         let is_beyond = |(source, target): &&(Vec<u32>, Vec<u32>)| {
             !source.is_empty() && source.len() <= trained && target.len() + 1 > options.limit(source.len(), 0)
@@ -312,7 +313,7 @@ impl ScoredSet {
         if !validation.loss.is_finite() {
             return Ok(Some(validation));
         }
-        let neural = Neural::new(model, SpecialTokens::of(&self.tokenizers))?;
+        let neural = Neural::new(model, SpecialTokens::new(&self.tokenizers))?;
         let reader = Reader::new(model.config(), &self.tokenizers).with_trained_length(self.trained_length);
         let translator = Translator::new(vec![(neural, reader.clone())]);
         let translations = translator.translate_while(&self.sources, &[], &self.options, |_| !stops())?;

@@ -87,7 +87,7 @@ fn what_is_known_to_be_damaged_is_told_from_what_cannot_be_read() {
         (of_system(libc::EACCES), "make the checkpoint readable"),
         (of_system(libc::EMFILE), "files"),
         (Error::many(vec![Error::failure("damaged"), of_system(libc::EIO)]), "try again"),
-        (Error::failure("written in format 2; update mt").of_version(), "move the checkpoint away"),
+        (Error::failure("written in format 2; update mt").unsupported_version(), "move the checkpoint away"),
     ] {
         assert!(!is_known_damage(&error));
         assert_says(&known_damage(error).unwrap_err(), &[help]);

@@ -154,7 +154,7 @@ fn a_full_disk_says_where_and_what_to_do() {
     let values = values(1);
     let error = {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
-        let file = disk::HashingFile::of(full, "/dev/full".into());
+        let file = disk::HashingFile::new(full, "/dev/full".into());
         super::super::format::write(file, MODEL_FILE, &tensors(&values), &[]).unwrap_err()
     };
     assert_says(&error, &["os error 28", "/dev/full", "free some space"]);

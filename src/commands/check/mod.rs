@@ -92,7 +92,7 @@ impl Training {
         let mut sample = Sample::default();
         // None for a text that cannot be read.
         let scripts_of = |Named { text, .. }: Named<'_>| {
-            let mut sampler = sample.of_corpus();
+            let mut sampler = sample.sampler();
             match report.keep(text.windows(|sides| sampler.add(&sides))) {
                 Some(()) => Some(sampler.scripts()),
                 None => {

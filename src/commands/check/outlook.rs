@@ -56,11 +56,11 @@ impl Outlook {
         let (learnt, pieces) = (learnt.collect::<Vec<u32>>(), counts.len());
         let rare = learnt.iter().filter(|count| **count < RARE).count();
         let is_given = config.tokenizer.path.is_some() || config.train.init.is_some();
-        warnings.extend(of_vocabulary(&config.tokenizer, is_given, pieces, [rare, learnt.len()]));
+        warnings.extend(vocabulary_size(&config.tokenizer, is_given, pieces, [rare, learnt.len()]));
         warnings.extend(unused_symbols(&config.tokenizer, data, &counts));
         warnings.extend(plan.warnings(config, is_on_host));
-        warnings.extend(plan.updates.into_iter().flat_map(|updates| of_short_training(config, updates)));
-        warnings.extend(of_high_rate(config, plan.updates));
+        warnings.extend(plan.updates.into_iter().flat_map(|updates| short_training(config, updates)));
+        warnings.extend(high_rate(config, plan.updates));
         warnings.extend(config.train.schedule.idle_end(config.train.max_updates));
         if config.model.norm == NormPlacement::Pre && !config.model.final_norm {
             warnings.push(
@@ -132,7 +132,7 @@ impl Outlook {
 }
 
 /// Warnings about what would happen only after the last of `updates`.
-fn of_short_training(config: &Config, updates: u64) -> Vec<String> {
+fn short_training(config: &Config, updates: u64) -> Vec<String> {
     let (warmup, valid) = (config.train.schedule.warmup(), config.valid.every);
     let ends = format!("training ends at update {updates}");
     let mut warnings = Vec::new();
@@ -153,7 +153,7 @@ fn of_short_training(config: &Config, updates: u64) -> Vec<String> {
 
 /// A warning about a learning rate that is far above those with which Transformers have been trained: 0.0007 at the
 /// paper's peak, and about 0.005 for small models.
-fn of_high_rate(config: &Config, updates: Option<u64>) -> Option<String> {
+fn high_rate(config: &Config, updates: Option<u64>) -> Option<String> {
     const HIGH: f64 = 0.05;
     let peak = config.train.schedule.warmup().max(1).min(updates.unwrap_or(u64::MAX));
     let rate = schedule::learning_rate(&config.train.schedule, config.model.d_model, peak, 0);
@@ -166,7 +166,7 @@ fn of_high_rate(config: &Config, updates: Option<u64>) -> Option<String> {
 }
 
 /// Warnings about the number of target pieces. Of the `learnt` ones, which are not single bytes, `rare` are rare.
-fn of_vocabulary(config: &TokenizerConfig, is_given: bool, pieces: usize, [rare, learnt]: [usize; 2]) -> Vec<String> {
+fn vocabulary_size(config: &TokenizerConfig, is_given: bool, pieces: usize, [rare, learnt]: [usize; 2]) -> Vec<String> {
     let mut warnings = Vec::new();
     if pieces < config.vocab_size && !is_given {
         let wanted = config.vocab_size;

@@ -114,7 +114,7 @@ mod tests {
     fn metrics_of(flags: &str, lowercase: bool) -> (Vec<Box<dyn Metric>>, Option<String>) {
         let command = format!("mt eval --model m {flags}");
         let words: Vec<std::ffi::OsString> = command.split_whitespace().map(Into::into).collect();
-        let Command::Eval(args) = Cli::of(&words).unwrap().command else { panic!("{command}") };
+        let Command::Eval(args) = Cli::from_arguments(&words).unwrap().command else { panic!("{command}") };
         let unsaid = BleuOptions { lowercase, ..BleuOptions::default() };
         let metrics = chosen(&args.metrics, bleu(&args.metrics, false, &unsaid).unwrap(), &unsaid);
         (metrics, case_note(&args.metrics, &unsaid, 1))

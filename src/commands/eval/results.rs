@@ -23,7 +23,7 @@ pub(crate) enum Test {
 
 impl Test {
     /// The test that flags ask for.
-    pub(crate) fn of(args: &SignificanceArgs) -> Self {
+    pub(crate) fn new(args: &SignificanceArgs) -> Self {
         let number = |n: u32| n as usize;
         match args {
             _ if args.paired_bs => Self::PairedBootstrap(number(args.paired_bs_n)),
@@ -102,7 +102,7 @@ impl<'a> Results<'a> {
             let statistics = statistics[metric][system].sum();
             Score {
                 score: metrics[metric].score(&statistics),
-                interval: samples.get(metric).map(|of_metric| Interval::of(&of_metric[system])),
+                interval: samples.get(metric).map(|of_metric| Interval::from_scores(&of_metric[system])),
                 p_value: p_values.get(metric).zip(system.checked_sub(1)).map(|(of_metric, other)| of_metric[other]),
                 statistics,
             }

@@ -48,7 +48,7 @@ pub(super) struct TestSet {
 }
 
 /// Translations in files.
-pub(super) fn of_files(args: &EvalArgs) -> Result<TestSet> {
+pub(super) fn score_files(args: &EvalArgs) -> Result<TestSet> {
     if args.src.is_some() && !args.report {
         let error = Error::usage("--src is not needed to score the translations given with --hyp");
         return Err(error.help("leave it out, or give --report"));
@@ -90,7 +90,7 @@ fn nothing_to_score(file: &Path) -> Error {
 }
 
 /// The test set, translated by each of several models separately so that they can be compared.
-pub(super) fn of_models_apart(args: &EvalArgs, common: &Common) -> Result<TestSet> {
+pub(super) fn translate_apart(args: &EvalArgs, common: &Common) -> Result<TestSet> {
     let refuse = |flag: &str, help: &str| {
         let what = format!("{flag} is for one translation, but a paired test has one translation for each model");
         Err(Error::usage(what).help(help))
@@ -155,7 +155,7 @@ pub(super) fn of_models_apart(args: &EvalArgs, common: &Common) -> Result<TestSe
 }
 
 /// The test set, translated by a model (or an ensemble of several) if translations are wanted.
-pub(super) fn of_model(
+pub(super) fn translate_together(
     args: &EvalArgs,
     models: &ModelsArgs,
     translations_wanted: bool,

@@ -47,19 +47,19 @@ impl Described {
 /// Describes a model directory or a configuration.
 pub(super) fn run(args: &InfoArgs, common: &Common) -> Result<()> {
     let described = match hub::repository(&args.path) {
-        Some(repo) => of_model(&hub::directory(&repo, common.offline, &tell)?, args)?,
+        Some(repo) => describe_model(&hub::directory(&repo, common.offline, &tell)?, args)?,
         None if args.path.is_dir() => match &args.checkpoint {
             Some(which) => {
-                let look = || of_model(&checkpoint_of(&args.path, which)?, args);
+                let look = || describe_model(&checkpoint_of(&args.path, which)?, args);
                 checkpoint::look_again(&args.path, |_| true, look)?
             }
-            None => of_model(&whole_path(args.path.clone()), args)?,
+            None => describe_model(&whole_path(args.path.clone()), args)?,
         },
         None if args.checkpoint.is_some() => {
             let error = Error::usage("--checkpoint is for runs, but this is no directory").at(&args.path);
             return Err(error.help("name the run, or leave --checkpoint out"));
         }
-        None => of_config(args)?,
+        None => describe_config(args)?,
     };
     let model = &described.config.model;
     let parameters = layout::layout(model, described.vocabulary);
@@ -93,7 +93,7 @@ fn checkpoint_of(run: &Path, which: &str) -> Result<PathBuf> {
     Ok(located.directory)
 }
 
-fn of_model(path: &Path, args: &InfoArgs) -> Result<Described> {
+fn describe_model(path: &Path, args: &InfoArgs) -> Result<Described> {
     if !args.set.is_empty() {
         return Err(Error::usage("--set changes configurations, not models"));
     }
@@ -123,7 +123,7 @@ fn of_model(path: &Path, args: &InfoArgs) -> Result<Described> {
         history.push(("run".to_owned(), Value::from(directory.display().to_string())));
         history.push(("checkpoint".to_owned(), Value::from(state(path)?.0)));
         if let Which::Step(step) = which {
-            history.extend(of_training(step, path)?);
+            history.extend(training_history(step, path)?);
         }
         return Ok(Described::new(config, &tokenizers, history));
     }
@@ -144,7 +144,7 @@ fn of_model(path: &Path, args: &InfoArgs) -> Result<Described> {
     let look = || {
         // What cannot be read now does not hide the rest.
         let (newest, warnings) = checkpoint::newest_valid(path).unwrap_or_else(|error| (None, vec![error.to_string()]));
-        let training = newest.map(|(step, directory)| of_training(step, &directory)).transpose()?;
+        let training = newest.map(|(step, directory)| training_history(step, &directory)).transpose()?;
         Ok((training, warnings))
     };
     let (training, warnings) = checkpoint::look_again(path, |(_, warnings)| warnings.is_empty(), look)?;
@@ -154,7 +154,7 @@ fn of_model(path: &Path, args: &InfoArgs) -> Result<Described> {
 }
 
 /// What a checkpoint says of the training up to it.
-fn of_training(step: u64, directory: &Path) -> Result<History> {
+fn training_history(step: u64, directory: &Path) -> Result<History> {
     let mut state = checkpoint::read_state(directory)?;
     // What other validations are compared with is long.
     if let Some(best) = state["best"].as_object_mut() {
@@ -186,7 +186,7 @@ fn final_event(run: &Path) -> Option<Value> {
     entries.into_iter().rfind(|event| event["event"] == "final")
 }
 
-fn of_config(args: &InfoArgs) -> Result<Described> {
+fn describe_config(args: &InfoArgs) -> Result<Described> {
     if !args.path.exists() {
         let error = Error::failure("there is no such model directory or configuration").at(&args.path);
         return Err(hub::advised(error.help(check_path(&args.path)), &args.path));

@@ -33,10 +33,10 @@ enum Form {
 
 impl Form {
     /// The form for a file's name: JSON unless it is the name of a page or a picture.
-    fn of(path: &Path) -> Self {
+    fn from_path(path: &Path) -> Self {
         let is_page =
             path.extension().is_some_and(|it| it.eq_ignore_ascii_case("html") || it.eq_ignore_ascii_case("htm"));
-        match Format::of(path) {
+        match Format::from_path(path) {
             Some(format) => Self::Picture { format, sentence: None },
             None if is_page => Self::Page { sentences: Vec::new(), bytes: 0, left_out: 0 },
             None => Self::Json { is_empty: true },
@@ -47,7 +47,7 @@ impl Form {
 impl AttentionFile {
     /// Refuses a picture of more than one line; `count` says how many there are, if that is known.
     pub(crate) fn refuse_several(path: &Path, count: impl FnOnce() -> Option<usize>) -> Result<()> {
-        let is_picture = Format::of(path).is_some();
+        let is_picture = Format::from_path(path).is_some();
         if is_picture && count().is_some_and(|lines| lines > 1) { Err(several(path)) } else { Ok(()) }
     }
 
@@ -62,7 +62,7 @@ impl AttentionFile {
             return Err(error.help("name a .svg or .png file for a picture, .html for a page, .json for the numbers"));
         }
         let mut file = Replacement::open(path)?;
-        let form = Form::of(path);
+        let form = Form::from_path(path);
         if let Form::Json { .. } = form {
             file.output().text("[")?;
         }

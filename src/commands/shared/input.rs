@@ -59,7 +59,7 @@ impl Lines {
         let named = input.filter(|path| *path != Path::new("-"));
         arguments.iter().for_each(|text| warn_of_path(text));
         let (source, name) = match named {
-            _ if !arguments.is_empty() => (Source::of(arguments), Path::new("arguments")),
+            _ if !arguments.is_empty() => (Source::from_arguments(arguments), Path::new("arguments")),
             Some(path) => (Source::File(Input::open(named)?), path),
             None => {
                 let interactive = io::stdin().is_terminal() && is_watched();
@@ -144,7 +144,7 @@ impl Lines {
 
 impl Source {
     /// The arguments; bytes that are not UTF-8 become U+FFFD, and are counted.
-    fn of(arguments: &[OsString]) -> Self {
+    fn from_arguments(arguments: &[OsString]) -> Self {
         let mut oddities = Oddities::default();
         let line = |(number, text): (usize, &OsString)| {
             if text.to_str().is_none() {

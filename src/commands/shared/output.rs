@@ -177,7 +177,7 @@ impl Replacement {
         }
         refuse_packing(path)?;
         let target = destination(path);
-        let staged = Folder::of(&target).and_then(|(folder, name)| folder.stage_shared(name));
+        let staged = Folder::containing(&target).and_then(|(folder, name)| folder.stage_shared(name));
         let staged = staged.map_err(|error| not_created(path, error))?;
         let same = staged.file().try_clone().map_err(|error| Error::io("write", path, error))?;
         let output = Output::new(same, path.display().to_string());

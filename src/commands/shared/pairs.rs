@@ -29,7 +29,7 @@ const FIELD: &str = " ||| ";
 
 impl Entry {
     /// The entry and the text of a line, if it is one, and whether the text has separators. A field may be empty.
-    fn of(line: &str) -> Option<(Self, String, bool)> {
+    fn parse(line: &str) -> Option<(Self, String, bool)> {
         // So that no space is missing at the end or between two separators.
         let line = format!("{} ", line.trim_end()).replace("||| |||", "|||  |||");
         let mut fields = line.split(FIELD);
@@ -172,7 +172,7 @@ impl<'a> Pairs<'a> {
         const HELP: &str = "the lines before it are done";
         let Some(line) = self.line(1)? else { return Ok(None) };
         let at = |error: Error, this: &Self| Err(error.at_line(shown_name(this.paths[1]), this.lines[1], 0));
-        let Some((entry, target, is_separated)) = Entry::of(&line) else {
+        let Some((entry, target, is_separated)) = Entry::parse(&line) else {
             let error =
                 Error::failure("this is not a line of an n-best list: `NUMBER ||| TEXT ||| …`, numbered from 0");
             return at(error.help(HELP), self);
@@ -292,7 +292,7 @@ mod tests {
             ("3 ||| a ||| ||| -3", "3 ||| a ||| Score= -1 ||| -3"),
             ("3 ||| a |||", "3 ||| a ||| Score= -1"),
         ] {
-            let (entry, text, _) = Entry::of(line).unwrap();
+            let (entry, text, _) = Entry::parse(line).unwrap();
             assert_eq!(entry.with(&text, "Score", "-1"), with);
         }
     }
@@ -312,7 +312,7 @@ mod tests {
             ("0 ||| a= 1 ||| F0= -1", "a= 1"),
             ("0 ||| |||  ||| -1", ""),
         ] {
-            let (_, found, is_separated) = Entry::of(line).unwrap();
+            let (_, found, is_separated) = Entry::parse(line).unwrap();
             assert_eq!((found.as_str(), is_separated), (text, text.contains("|||")), "{line}");
         }
     }

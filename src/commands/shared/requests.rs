@@ -128,7 +128,7 @@ impl<'a> Requests<'a> {
                 Window { constraints: vec![constraints.clone(); lines.len()], lines, refused: None }
             }
             Demanded::PrefixFile(input, path) => with_prefixes(lines, input, (*path, name, first))?,
-            Demanded::Json => of_json(lines, self.tag, (name, first)),
+            Demanded::Json => parse_json(lines, self.tag, (name, first)),
         };
         let faulty = |of_line: (&String, &Constraints)| translator.fault(of_line.0, of_line.1, options);
         let found = match &self.demanded {
@@ -195,7 +195,7 @@ fn with_prefixes(lines: Vec<String>, input: &mut Input, (path, name, first): (&P
 
 /// The texts of JSON lines, with the tag in front, and what is demanded of their translations. `first` is the number of
 /// the first line of the file `name`.
-fn of_json(lines: Vec<String>, tag: Option<&str>, (name, first): (&Path, usize)) -> Window {
+fn parse_json(lines: Vec<String>, tag: Option<&str>, (name, first): (&Path, usize)) -> Window {
     const HELP: &str =
         r#"each line is an object: {"text": "…"}, and if wanted "must": ["…"], "avoid": ["…"], "prefix": "…""#;
     let (mut texts, mut constraints, mut wrong) = (Vec::new(), Vec::new(), None);

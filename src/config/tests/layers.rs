@@ -199,7 +199,7 @@ fn computed_defaults_follow_what_is_stated() {
     assert_eq!((model.d_k, model.d_v, model.key_width()), (10, 64, 80));
     for preset in Preset::NAMES {
         let model = loaded(&format!("[model]\npreset = \"{preset}\"\n"), &[]).model;
-        assert_eq!(model, ModelConfig::of_preset(model.preset.unwrap()), "{preset}");
+        assert_eq!(model, ModelConfig::from_preset(model.preset.unwrap()), "{preset}");
     }
 }
 

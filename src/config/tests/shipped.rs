@@ -125,7 +125,7 @@ fn the_paper_s_configurations_say_what_the_paper_says() {
     ] {
         let config = load(&[configs().join(format!("{name}.toml"))], &[]).unwrap();
         assert_eq!((config.tokenizer.vocab_size, config.tokenizer.joint), (vocabulary, true), "{name}");
-        let shape = ModelConfig { dropout, embedding_dropout: dropout, ..ModelConfig::of_preset(preset) };
+        let shape = ModelConfig { dropout, embedding_dropout: dropout, ..ModelConfig::from_preset(preset) };
         assert_eq!(config.model, shape, "{name}");
         assert_eq!((config.train.max_updates, config.train.average_last), (updates, average), "{name}");
         let tokens = config.train.batch_tokens * config.train.accumulate;

@@ -433,7 +433,7 @@ impl<'c> PairCheck<'c> {
             pairs.detail(Kind::LineCounts, format!("{source}, but {target}"));
         }
         for shift in shift::shifts(&self.lengths[0], &self.lengths[1]) {
-            let (path, line) = self.places.of(shift.start);
+            let (path, line) = self.places.location(shift.start);
             let kind = if shift.offset.is_some() { Kind::Shifted } else { Kind::Unrelated };
             pairs.add_many(kind, path, line, shift.end - shift.start);
         }

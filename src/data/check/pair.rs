@@ -141,7 +141,7 @@ mod tests {
             std::fs::write(path, text.repeat(20).join("\n")).unwrap();
         }
         let mut sample = Sample::default();
-        let mut sampler = sample.of_corpus();
+        let mut sampler = sample.sampler();
         raw::windows_of_files(paths.each_ref().map(|path| path.as_path()), |sides| sampler.add(&sides)).unwrap();
         let scripts = sampler.scripts();
         (sample.learn(false), scripts)

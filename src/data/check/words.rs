@@ -93,7 +93,7 @@ impl Sampler<'_> {
 
 impl Sample {
     /// Begins with a corpus.
-    pub fn of_corpus(&mut self) -> Sampler<'_> {
+    pub fn sampler(&mut self) -> Sampler<'_> {
         let before = self.pairs.len();
         Sampler { sample: self, before, seen: 0, highest: u64::MAX }
     }

@@ -127,7 +127,7 @@ impl HubFiles {
     }
 
     /// A Parquet file on disk, of which the columns `source` and `target` are wanted.
-    pub fn of_parquet(path: PathBuf, source: Column, target: Column) -> Self {
+    pub fn from_parquet(path: PathBuf, source: Column, target: Column) -> Self {
         let shards = vec![Shard { name: path.clone(), path: path.clone() }];
         Self { name: path, format: Format::Parquet, shards, columns: Columns { source, target } }
     }

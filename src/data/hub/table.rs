@@ -37,7 +37,7 @@ impl TableRows {
     /// # Errors
     /// It cannot be read, or has no such columns.
     pub(super) fn open(shard: &Shard, columns: &Columns, separator: char) -> Result<Self> {
-        let dialect = Dialect::of(shard, columns, separator)?;
+        let dialect = Dialect::detect(shard, columns, separator)?;
         let mut reader = RowReader { lines: Lines::open(shard)?, ahead: None, dialect, width: None };
         let mut row = Row::default();
         let is_row = reader.read(&mut row)?;
@@ -100,7 +100,7 @@ struct Dialect {
 
 impl Dialect {
     /// Finds out from the beginning of the file; `separator` is what its name says.
-    fn of(shard: &Shard, columns: &Columns, separator: char) -> Result<Self> {
+    fn detect(shard: &Shard, columns: &Columns, separator: char) -> Result<Self> {
         let mut lines = Lines::open(shard)?;
         let (mut separator, mut rows) = (separator, 0);
         while let Some(line) = lines.next()?.filter(|_| rows < SAMPLE) {

@@ -234,7 +234,7 @@ pub(super) fn not_utf8(path: &Path, before: Before, offset: usize, bytes: &[u8])
     let rest = &bytes[offset..];
     let is_cut = rest.len() > 1 && std::str::from_utf8(rest).is_err_and(|error| error.error_len().is_none());
     // What its name promises shows at once.
-    let packed = if before.lines == 0 && line == 1 { Signature::of_name(path) } else { None };
+    let packed = if before.lines == 0 && line == 1 { Signature::packed_name(path) } else { None };
     let advice = match (packed, unicode) {
         (Some(packed), _) => packed.help().to_owned(),
         (_, Some(unicode)) => {

@@ -49,7 +49,7 @@ impl Packing {
         }
     }
 
-    fn of_extension(path: &Path) -> Self {
+    fn from_extension(path: &Path) -> Self {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("gz") => Self::Gzip,
             Some("xz") => Self::Xz,
@@ -72,7 +72,7 @@ impl Packing {
     }
 
     /// What the first bytes say.
-    fn of_content(head: &[u8]) -> Self {
+    fn from_content(head: &[u8]) -> Self {
         let begun = Self::BEGINNINGS.iter().find(|(all, _)| all.len() <= head.len() && agree(all, head));
         begun.map_or(Self::None, |(_, packing)| *packing)
     }
@@ -112,14 +112,14 @@ pub(super) fn open_packed(path: &Path) -> Result<(Box<dyn BufRead + Send>, Packi
     let mut file = File::open(path).map_err(|e| failed(path, e))?;
     // The head is kept, not sought back to: the file may be a pipe.
     let head = read_head(&mut file).map_err(|e| failed(path, e))?;
-    if let Some(signature) = Signature::of_binary(&head) {
-        return Err(Error::of_signature(&signature, path));
+    if let Some(signature) = Signature::binary(&head) {
+        return Err(Error::from_signature(&signature, path));
     }
-    let named = Packing::of_extension(path);
-    let packing = Packing::of_content(&head);
+    let named = Packing::from_extension(path);
+    let packing = Packing::from_content(&head);
     if packing == Packing::None && named != Packing::None {
-        if let Some(page) = Signature::of_placeholder(&head) {
-            return Err(Error::of_signature(&page, path));
+        if let Some(page) = Signature::placeholder(&head) {
+            return Err(Error::from_signature(&page, path));
         }
         return Err(Error::failure(format!("the file does not hold {} data, as its name says", named.name()))
             .at(path)
@@ -132,8 +132,8 @@ pub(super) fn open_packed(path: &Path) -> Result<(Box<dyn BufRead + Send>, Packi
     let mut reader = unpacked(reader, packing).map_err(|e| failed(path, e))?;
     if packing != Packing::None {
         let head = reader.fill_buf().map_err(|error| packing.failed(path, error))?;
-        if let Some(signature) = Signature::of_binary(head) {
-            return Err(packing.inside(Error::of_signature(&signature, path)));
+        if let Some(signature) = Signature::binary(head) {
+            return Err(packing.inside(Error::from_signature(&signature, path)));
         }
     }
     Ok((reader, packing))
@@ -145,8 +145,8 @@ pub(super) fn open_packed(path: &Path) -> Result<(Box<dyn BufRead + Send>, Packi
 /// # Errors
 /// It is one of these; `path` is its name in the error.
 pub fn refuse_foreign(first_line: &[u8], path: &Path) -> Result<()> {
-    if let Some(signature) = Signature::of_binary(first_line) {
-        return Err(Error::of_signature(&signature, path));
+    if let Some(signature) = Signature::binary(first_line) {
+        return Err(Error::from_signature(&signature, path));
     }
     match first_line {
         // UTF-16 has zero bytes; without any, the text is only damaged.
@@ -154,7 +154,7 @@ pub fn refuse_foreign(first_line: &[u8], path: &Path) -> Result<()> {
             Err(not_utf8(path, Before::default(), 0, first_line))
         }
         [0, 0, 0xFE, 0xFF, ..] => Err(not_utf8(path, Before::default(), 2, first_line)),
-        _ => Signature::of_zeros(first_line).map_or(Ok(()), |it| Err(Error::of_signature(&it, path))),
+        _ => Signature::wide_text(first_line).map_or(Ok(()), |it| Err(Error::from_signature(&it, path))),
     }
 }
 
@@ -164,12 +164,12 @@ pub fn refuse_foreign(first_line: &[u8], path: &Path) -> Result<()> {
 /// It is a document of another program, or what [`refuse_foreign`] refuses.
 pub fn refuse_documents(head: &[u8], path: &Path) -> Result<()> {
     refuse_foreign(head, path)?;
-    Signature::of_document(head).map_or(Ok(()), |signature| Err(Error::of_signature(&signature, path)))
+    Signature::structured_text(head).map_or(Ok(()), |signature| Err(Error::from_signature(&signature, path)))
 }
 
 /// What a text is if it is a document in HTML or XML, whose lines are hardly sentences.
 pub fn markup(head: &[u8]) -> Option<String> {
-    Signature::of_markup(head).map(|signature| signature.to_string())
+    Signature::page_or_markup(head).map(|signature| signature.to_string())
 }
 
 /// Whether the first line of a text is an object in JSON that is not empty.
@@ -196,7 +196,7 @@ pub fn read_head(stream: &mut impl Read) -> std::io::Result<Vec<u8>> {
 
 /// Whether a stream that begins with `head` is compressed.
 pub fn is_packed(head: &[u8]) -> bool {
-    Packing::of_content(head) != Packing::None
+    Packing::from_content(head) != Packing::None
 }
 
 /// What a stream holds, unpacked where it is compressed.
@@ -209,7 +209,7 @@ pub(super) fn open_stream(
     mut stream: impl Read + Send + 'static,
 ) -> std::io::Result<(Box<dyn BufRead + Send>, Packing)> {
     let head = read_head(&mut stream)?;
-    let packing = Packing::of_content(&head);
+    let packing = Packing::from_content(&head);
     let reader = unpacked(BufReader::with_capacity(1 << 16, Cursor::new(head).chain(stream)), packing)?;
     Ok((reader, packing))
 }

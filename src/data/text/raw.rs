@@ -48,7 +48,7 @@ impl Places {
     }
 
     /// The file and the line there, from 1, of line `index`, from 0.
-    pub fn of(&self, index: usize) -> (&Path, usize) {
+    pub fn location(&self, index: usize) -> (&Path, usize) {
         let after = self.0.partition_point(|stretch| stretch.first <= index);
         let stretch = after.checked_sub(1).and_then(|last| self.0.get(last));
         stretch.map_or((Path::new(""), index + 1), |it| (&it.file, index - it.first + it.line))
@@ -83,12 +83,12 @@ impl RawLines {
 
     /// The first file.
     pub fn path(&self) -> &Path {
-        self.places.of(0).0
+        self.places.location(0).0
     }
 
     /// The file and the line there, from 1, of line `index`, from 0.
     pub fn place(&self, index: usize) -> (&Path, usize) {
-        self.places.of(index)
+        self.places.location(index)
     }
 
     /// Number of lines; a last line without `\n` counts.
@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(left_out, short);
         assert_eq!(rows, (1..=LINES + 5).filter(|row| !short.contains(row)).collect::<Vec<_>>());
         // The numbers of all lines, too.
-        assert!((0..total).all(|index| places.of(index).1 == rows[index]));
+        assert!((0..total).all(|index| places.location(index).1 == rows[index]));
         assert_eq!(places.0.len(), 4);
     }
 

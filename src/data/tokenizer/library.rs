@@ -64,7 +64,7 @@ const BYTE_LEVEL_SPACE: char = 'Ġ';
 const INSIDE: &str = "##";
 
 impl Marking {
-    fn of(pieces: &[Box<str>]) -> Self {
+    fn detect(pieces: &[Box<str>]) -> Self {
         let some = |mark: char| pieces.iter().any(|piece| piece.len() > mark.len_utf8() && piece.starts_with(mark));
         match (some(SPACE), some(BYTE_LEVEL_SPACE)) {
             (true, _) => Self::Space,
@@ -142,7 +142,7 @@ impl Library {
         inner.with_truncation(None).map_err(failed)?;
         inner.with_padding(None);
         inner.set_encode_special_tokens(true);
-        let marking = Marking::of(&pieces);
+        let marking = Marking::detect(&pieces);
         let new = Self {
             inner,
             splitter,

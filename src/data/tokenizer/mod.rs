@@ -148,14 +148,14 @@ impl Tokenizer {
     pub fn train<S: AsRef<str>>(corpora: &[&[S]], options: &TrainOptions) -> Result<Self> {
         let mut text = TextCounts::default();
         corpora.iter().copied().flatten().for_each(|line| text.add(line.as_ref()));
-        Self::of_text(text, options)
+        Self::from_text(text, options)
     }
 
     /// Learns a tokenizer from the text that was counted, as [`Tokenizer::train`] does.
     ///
     /// # Errors
     /// As for [`Tokenizer::train`].
-    pub fn of_text(text: TextCounts, options: &TrainOptions) -> Result<Self> {
+    pub fn from_text(text: TextCounts, options: &TrainOptions) -> Result<Self> {
         Self::from_json(train::train(text, options)?)
     }
 
@@ -165,11 +165,11 @@ impl Tokenizer {
     ///
     /// # Errors
     /// A usage error if the vocabulary has no room for any.
-    pub fn of_pieces(texts: &[(&TextCounts, Option<&Codes>)], vocab_size: usize) -> Result<Vec<Self>> {
+    pub fn from_pieces(texts: &[(&TextCounts, Option<&Codes>)], vocab_size: usize) -> Result<Vec<Self>> {
         let pieces = words::most_frequent(texts, vocab_size)?;
         let of_text = |(_, codes): &(_, Option<&Codes>)| match codes {
             Some(codes) => Self::from_json(words::file_with_codes(pieces.clone(), codes)?),
-            None => Self::of_words(pieces.iter().cloned().zip(0..).collect()),
+            None => Self::from_words(pieces.iter().cloned().zip(0..).collect()),
         };
         texts.iter().map(of_text).collect()
     }
@@ -238,7 +238,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// It is no such model, or the ids contradict each other.
-    pub fn of_sentencepiece(model: &[u8], ids: OwnIds) -> Result<Self> {
+    pub fn from_sentencepiece(model: &[u8], ids: OwnIds) -> Result<Self> {
         let engine = SentencePiece::with_ids(model, ids)?;
         Ok(Self { json: engine.to_json()?, engine: Box::new(engine) })
     }
@@ -248,7 +248,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// Those are missing, or the ids contradict each other.
-    pub fn of_words(pieces: Vec<(String, u32)>) -> Result<Self> {
+    pub fn from_words(pieces: Vec<(String, u32)>) -> Result<Self> {
         Self::from_json(words::file(pieces)?)
     }
 
@@ -450,7 +450,7 @@ impl Tokenizer {
     pub fn codes(&self) -> Result<Option<(String, Self)>> {
         let Some(codes) = self.engine.codes() else { return Ok(None) };
         let pieces = (0..).map_while(|id| Some((self.piece(id)?.to_owned(), id))).collect();
-        Ok(Some((codes.to_file(), Self::of_words(pieces)?)))
+        Ok(Some((codes.to_file(), Self::from_words(pieces)?)))
     }
 
     /// Whether merges of subword-nmt split text.

@@ -297,7 +297,7 @@ fn expression_of(part: &Value) -> Option<&str> {
 
 /// The symbols of a pre-tokeniser, if it may be one that [`pre_tokenizer`] wrote.
 fn symbols_of(part: &Value) -> Symbols {
-    Symbols::of_pattern(expression_of(part).unwrap_or_default(), WORD)
+    Symbols::from_pattern(expression_of(part).unwrap_or_default(), WORD)
 }
 
 /// The regular expression of a pre-tokeniser that [`pre_tokenizer`] wrote: as long as the user's symbols make it.

@@ -76,7 +76,7 @@ impl Symbols {
     }
 
     /// The symbols of an expression that begins with [`Self::pattern`] and `|`, followed by `rest`.
-    pub(super) fn of_pattern(expression: &str, rest: &str) -> Self {
+    pub(super) fn from_pattern(expression: &str, rest: &str) -> Self {
         let mut chars = expression.find(rest).map_or("", |end| &expression[..end]).chars();
         let mut symbols = Self::default();
         let mut is_tag = chars.as_str().starts_with(GROUP);
@@ -235,9 +235,9 @@ mod tests {
             let symbols = symbols(tags, others);
             let separator = if symbols.is_empty() { "" } else { "|" };
             let expression = format!("{}{separator}▁?(?:x", symbols.pattern());
-            assert_eq!(sorted(Symbols::of_pattern(&expression, "▁?(?:")), sorted(symbols), "{expression}");
+            assert_eq!(sorted(Symbols::from_pattern(&expression, "▁?(?:")), sorted(symbols), "{expression}");
         }
-        assert!(Symbols::of_pattern("abc", "▁?(?:").is_empty());
+        assert!(Symbols::from_pattern("abc", "▁?(?:").is_empty());
         assert!(symbols(&[], &["<2de>", "<2deu>"]).pattern().starts_with("<2deu>|"));
     }
 

@@ -112,7 +112,7 @@ impl Translator {
         }
         let translation = |parts: Vec<PartTranslation>| match parts.is_empty() {
             true => Translation::blank(),
-            false => Translation::of_parts(parts, ranked, options.n_best),
+            false => Translation::from_parts(parts, ranked, options.n_best),
         };
         Ok(Some(parts.into_iter().map(translation).collect()))
     }
@@ -267,7 +267,7 @@ impl Translator {
 
     /// What the target's tokens write.
     fn surfaces(&self) -> &Arc<Surfaces> {
-        self.surfaces.get_or_init(|| Arc::new(Surfaces::of(&self.target)))
+        self.surfaces.get_or_init(|| Arc::new(Surfaces::from_tokenizer(&self.target)))
     }
 
     /// The translations of a source, which `source_cut` says was cut, from its hypotheses.
@@ -345,11 +345,11 @@ mod tests {
         let tokenizer = Arc::new(Tokenizer::train(&[&["the cat sleeps"][..]], &options).unwrap());
         let size = tokenizer.vocab_size();
         let vocabulary = Vocabulary { source: size, target: size, source_padding: 0, target_padding: 0 };
-        let config = ModelConfig { max_length: 8, ..ModelConfig::of_preset(Preset::Tiny) };
+        let config = ModelConfig { max_length: 8, ..ModelConfig::from_preset(Preset::Tiny) };
         let model = Transformer::new(&config, vocabulary, &Device::Cpu).unwrap();
         model.initialise(1).unwrap();
         let tokenizers = Tokenizers { source: tokenizer.clone(), target: tokenizer };
-        let neural = Neural::new(&model, SpecialTokens::of(&tokenizers)).unwrap();
+        let neural = Neural::new(&model, SpecialTokens::new(&tokenizers)).unwrap();
         Translator::new(vec![(neural, Reader::new(&config, &tokenizers))])
     }
 

@@ -38,7 +38,7 @@ pub struct TranslateOptions {
 
 impl TranslateOptions {
     /// The options of a configuration.
-    pub fn of(config: &DecodeConfig) -> Self {
+    pub fn from_config(config: &DecodeConfig) -> Self {
         let DecodeConfig {
             beam,
             length_penalty,
@@ -114,7 +114,7 @@ mod tests {
             max_length_extra,
             min_length,
             max_length,
-            ..TranslateOptions::of(&DecodeConfig::default())
+            ..TranslateOptions::from_config(&DecodeConfig::default())
         };
         for (options, source, prefix, limit) in [
             (of(1.5, 10, 0, None), 7, 0, 20),

@@ -28,7 +28,7 @@ impl Translation {
     /// The translation of a line from those of its parts, of which there is at least one. `ranked` says that the
     /// candidates of each part begin with the best: the line then has the `most` best of their combinations, or as
     /// many as there are. Samples are in no order: the n-th of the line is made of the n-th of each part.
-    pub(super) fn of_parts(parts: Vec<PartTranslation>, ranked: bool, most: usize) -> Self {
+    pub(super) fn from_parts(parts: Vec<PartTranslation>, ranked: bool, most: usize) -> Self {
         let scores = |part: &PartTranslation| part.n_best.iter().map(|candidate| candidate.score).collect::<Vec<f64>>();
         let choices = if ranked {
             best_choices(&parts.iter().map(scores).collect::<Vec<_>>(), most)
@@ -272,7 +272,7 @@ mod tests {
             let second = vec![candidate("c", &[4], -1.0, Ending::End), candidate("d", &[5], -1.5, Ending::End)];
             vec![part(0, first), part(1, second), part(2, vec![candidate("e", &[6], -1.0, Ending::End)])]
         };
-        let ranked = Translation::of_parts(parts(), true, 3);
+        let ranked = Translation::from_parts(parts(), true, 3);
         let texts: Vec<&str> = ranked.n_best.iter().map(|candidate| candidate.text.as_str()).collect();
         assert_eq!(texts, ["a c e", "a d e", "b c e"]);
         assert_eq!(ranked.n_best.iter().map(|it| it.lacks_phrases).collect::<Vec<_>>(), [false, true, false]);
@@ -281,9 +281,9 @@ mod tests {
         assert_eq!((third.token_log_probs.len(), third.score, third.log_prob), (7, -5.0, -10.0));
         assert_eq!(third.ending, Ending::MaxLength);
         assert!(ranked.source_cut && ranked.parts.len() == 3);
-        assert_eq!(Translation::of_parts(parts(), true, 100).n_best.len(), 4);
+        assert_eq!(Translation::from_parts(parts(), true, 100).n_best.len(), 4);
         // Samples stay in the order in which they were drawn.
-        let drawn = Translation::of_parts(parts(), false, 3);
+        let drawn = Translation::from_parts(parts(), false, 3);
         assert_eq!(drawn.n_best.len(), 1);
         assert_eq!(drawn.best().text, "a c e");
     }

@@ -43,7 +43,7 @@ pub enum Format {
 
 impl Format {
     /// The format by a file's extension; `None` if it is not a picture.
-    pub fn of(file: &Path) -> Option<Self> {
+    pub fn from_path(file: &Path) -> Option<Self> {
         match file.extension()?.to_str()?.to_ascii_lowercase().as_str() {
             "svg" => Some(Self::Svg),
             "png" => Some(Self::Png),

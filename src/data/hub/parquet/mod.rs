@@ -86,7 +86,7 @@ impl ParquetRows {
         while self.left == 0 {
             let Some(Group { rows, chunks: [source, target] }) = self.groups.pop() else { return Ok(false) };
             let [of_source, of_target] = self.whole;
-            self.sides = Some([Side::of(&self.file, source, of_source)?, Side::of(&self.file, target, of_target)?]);
+            self.sides = Some([Side::new(&self.file, source, of_source)?, Side::new(&self.file, target, of_target)?]);
             self.left = rows;
         }
         Ok(true)
@@ -143,7 +143,7 @@ struct Side {
 }
 
 impl Side {
-    fn of(file: &Arc<File>, chunk: Chunk, whole: i16) -> Read<Self> {
+    fn new(file: &Arc<File>, chunk: Chunk, whole: i16) -> Read<Self> {
         let text = Type::primitive_type_builder("text", Physical::BYTE_ARRAY).with_repetition(Repetition::OPTIONAL);
         let path = ColumnPath::new(vec!["text".to_owned()]);
         let column = ColumnDescriptor::new(Arc::new(text.build()?), whole, 0, path);

@@ -158,9 +158,9 @@ impl Pages {
             let codec = if about.is_unpacked { 0 } else { self.chunk.codec };
             let bytes = || unpacked(codec, bytes, levels.iter().sum::<u32>() as usize, length as usize);
             match kind {
-                Some(0) => return self.of_values(bytes()?, &about).map(Some),
-                Some(2) => return self.of_dictionary(bytes()?, &about).map(Some),
-                Some(3) => return self.of_values_2(bytes()?, &about, levels).map(Some),
+                Some(0) => return self.data_page(bytes()?, &about).map(Some),
+                Some(2) => return self.dictionary_page(bytes()?, &about).map(Some),
+                Some(3) => return self.data_page_v2(bytes()?, &about, levels).map(Some),
                 // An index, or what is not known.
                 _ => {}
             }
@@ -168,7 +168,7 @@ impl Pages {
         Ok(None)
     }
 
-    fn of_dictionary(&mut self, bytes: Vec<u8>, about: &About) -> Read<Page> {
+    fn dictionary_page(&mut self, bytes: Vec<u8>, about: &About) -> Read<Page> {
         // Each value has a length of four bytes.
         if u64::from(about.values) * 4 > bytes.len() as u64 {
             return Err(wrong(&format!("a dictionary claims {} values and has {} bytes", about.values, bytes.len())));
@@ -178,7 +178,7 @@ impl Pages {
         Ok(Page::DictionaryPage { buf: bytes.into(), num_values: about.values, encoding, is_sorted: false })
     }
 
-    fn of_values(&self, bytes: Vec<u8>, about: &About) -> Read<Page> {
+    fn data_page(&self, bytes: Vec<u8>, about: &About) -> Read<Page> {
         let way = self.way(about)?;
         let [def_level_encoding, rep_level_encoding] = [encoding(about.levels[0])?, encoding(about.levels[1])?];
         let mut data = Thrift::new(&bytes);
@@ -200,7 +200,7 @@ impl Pages {
         })
     }
 
-    fn of_values_2(&self, bytes: Vec<u8>, about: &About, levels: [u32; 2]) -> Read<Page> {
+    fn data_page_v2(&self, bytes: Vec<u8>, about: &About, levels: [u32; 2]) -> Read<Page> {
         let [def_levels_byte_len, rep_levels_byte_len] = levels;
         let way = self.way(about)?;
         let mut data = Thrift::new(&bytes);

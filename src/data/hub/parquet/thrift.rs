@@ -25,7 +25,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    fn of(code: u8) -> Read<Self> {
+    fn from_code(code: u8) -> Read<Self> {
         Ok(match code {
             1 => Self::True,
             2 => Self::False,
@@ -118,7 +118,7 @@ impl<'b> Thrift<'b> {
         let header = self.byte()?;
         let count = if header >> 4 == 15 { self.number()? } else { u64::from(header >> 4) };
         // Some writers give an empty list no kind.
-        let kind = if header == 0 { Kind::Byte } else { Kind::of(header & 15)? };
+        let kind = if header == 0 { Kind::Byte } else { Kind::from_code(header & 15)? };
         Ok((kind, self.count(count)?))
     }
 
@@ -140,7 +140,7 @@ impl<'b> Thrift<'b> {
             if header & 15 == 0 {
                 return Ok(());
             }
-            let kind = Kind::of(header & 15)?;
+            let kind = Kind::from_code(header & 15)?;
             last = if header >> 4 == 0 { self.signed()? } else { last.wrapping_add(i64::from(header >> 4)) };
             if !field(self, last, kind)? {
                 self.skip(kind, depth)?;
@@ -169,7 +169,7 @@ impl<'b> Thrift<'b> {
                 let count = self.number()?;
                 let count = self.count(count)?;
                 let kinds = if count > 0 { self.byte()? } else { 0x33 };
-                let kinds = [Kind::of(kinds >> 4)?, Kind::of(kinds & 15)?];
+                let kinds = [Kind::from_code(kinds >> 4)?, Kind::from_code(kinds & 15)?];
                 for kind in std::iter::repeat_n(kinds, count).flatten() {
                     self.skip_element(kind, depth)?;
                 }

@@ -106,7 +106,7 @@ impl<'a> Line<'a> {
             return;
         }
         let text = self.text.get(a.start..b.end).unwrap_or_default();
-        let Some(id) = self.pieces.of_text(text) else { return };
+        let Some(id) = self.pieces.text_id(text) else { return };
         self.agenda.push(Pair { score: self.pieces.score(id), left, right, length: text.len() });
         if self.pieces.is_unused(id) {
             self.divided.insert(text, a.len());
@@ -143,7 +143,7 @@ impl<'a> Line<'a> {
             while let Some((start, end)) = open.pop() {
                 let text = self.text.get(start..end).unwrap_or_default();
                 // Text that looks like a control symbol is not one.
-                let id = self.pieces.of_text(text).unwrap_or(self.pieces.unknown());
+                let id = self.pieces.text_id(text).unwrap_or(self.pieces.unknown());
                 match self.divided.get(text).filter(|_| self.pieces.is_unused(id)) {
                     Some(&left) => open.extend([(start + left, end), (start, start + left)]),
                     None => segments.push(Segment { start, end, id }),

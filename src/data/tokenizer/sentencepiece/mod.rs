@@ -105,7 +105,7 @@ pub struct OwnIds {
 
 impl Stored {
     /// A model as it is.
-    fn of(model: &[u8]) -> Self {
+    fn new(model: &[u8]) -> Self {
         Self {
             version: "1.0".to_owned(),
             r#type: TYPE.to_owned(),
@@ -162,7 +162,7 @@ impl SentencePiece {
     /// # Errors
     /// It is not a model, or is one of words or characters.
     pub(super) fn from_file(bytes: &[u8]) -> Result<Self> {
-        let stored = Stored::of(bytes);
+        let stored = Stored::new(bytes);
         let mut new = Self::new(bytes, stored)?;
         new.append();
         Ok(new)
@@ -179,7 +179,7 @@ impl SentencePiece {
             special: Special { pad, bos, eos, unk },
             forbidden: Some(ids.forbidden),
             language_tags: ids.language_tags,
-            ..Stored::of(bytes)
+            ..Stored::new(bytes)
         };
         let new = Self::complete(bytes, stored)?;
         let normal =
@@ -320,7 +320,7 @@ impl Engine for SentencePiece {
     fn encode(&self, line: &str) -> Vec<u32> {
         let (tag, line) = self.split_tag(line);
         let mut ids: Vec<u32> = tag.map(|tag| self.vocabulary.id(tag)).into_iter().collect();
-        self.each_piece(line, |piece, id| ids.push(self.vocabulary.of_piece(piece, id, self.pieces.unknown())));
+        self.each_piece(line, |piece, id| ids.push(self.vocabulary.id_of_piece(piece, id, self.pieces.unknown())));
         ids
     }
 
@@ -467,7 +467,7 @@ impl Vocabulary {
 
     /// Our id for a piece with this model id. In a vocabulary shared by two models, text that is unknown to this one
     /// may have an id too.
-    fn of_piece(&self, piece: &str, in_model: u32, unknown: u32) -> u32 {
+    fn id_of_piece(&self, piece: &str, in_model: u32, unknown: u32) -> u32 {
         let [_, _, _, unk] = self.specials;
         match self.of_model.get(in_model as usize) {
             _ if in_model == unknown => {

@@ -17,7 +17,7 @@ fn files(folder: &tempfile::TempDir, files: &[(&str, &str)]) -> Vec<PathBuf> {
 fn learnt(lines: &[&str], codes: &Codes, vocab_size: usize) -> Tokenizer {
     let mut text = TextCounts::default();
     lines.iter().for_each(|line| text.add(line));
-    Tokenizer::of_pieces(&[(&text, Some(codes))], vocab_size).unwrap().remove(0)
+    Tokenizer::from_pieces(&[(&text, Some(codes))], vocab_size).unwrap().remove(0)
 }
 
 /// Against what the real programs wrote (tests/golden/codes.py).

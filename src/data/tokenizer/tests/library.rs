@@ -38,7 +38,7 @@ fn the_library_s_tokenizers_are_used_as_they_are() {
     // What stands between brackets is not written by a model.
     for (word, is_lower) in [("⟨NUM⟩", true), ("Hund", false), ("▁A", false)] {
         let pieces = ["<pad>", "</s>", "<unk>", "katze", "hund", word].map(str::to_owned);
-        assert_eq!(Tokenizer::of_words(pieces.into_iter().zip(0..).collect()).unwrap().lowers_case(), is_lower);
+        assert_eq!(Tokenizer::from_words(pieces.into_iter().zip(0..).collect()).unwrap().lowers_case(), is_lower);
     }
     assert_eq!(tokenizer.encode_with_dropout("the dogs", 0.9, 1), [3, 4, 5]);
     // The file lacked padding; it has it from now on.
@@ -255,7 +255,7 @@ fn what_tokens_write_is_what_is_decoded() {
     lines.iter().for_each(|line| text.add(line));
     let tokenizers = [
         Tokenizer::train(&[&lines[..]], &options).unwrap(),
-        Tokenizer::of_pieces(&[(&text, None)], 100).unwrap().remove(0),
+        Tokenizer::from_pieces(&[(&text, None)], 100).unwrap().remove(0),
         Tokenizer::from_json(foreign().to_string()).unwrap(),
         byte_level(),
     ];
