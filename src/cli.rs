@@ -48,18 +48,18 @@ impl Cli {
 
 /// Prints what parsing the arguments said, help or an error, and returns the exit code. A reader of the help that has
 /// gone away is no error; a full disk is.
-pub fn said(said: &clap::Error) -> ExitCode {
-    let plain = said.to_string();
+pub fn report(outcome: &clap::Error) -> ExitCode {
+    let plain = outcome.to_string();
     // An argument may be the name of somebody's file.
-    if said.use_stderr() && plain.contains(|c| is_harmful(c) && c != '\n') {
+    if outcome.use_stderr() && plain.contains(|c| is_harmful(c) && c != '\n') {
         message(plain.trim_end());
-    } else if let Err(error) = said.print().and_then(|()| std::io::stdout().flush())
+    } else if let Err(error) = outcome.print().and_then(|()| std::io::stdout().flush())
         && error.kind() != std::io::ErrorKind::BrokenPipe
     {
         messages(format_args!("error: {}", Error::io("write", "stdout", error)));
         return ExitCode::FAILURE;
     }
-    ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(1))
+    ExitCode::from(u8::try_from(outcome.exit_code()).unwrap_or(1))
 }
 
 /// Flags that every command takes.

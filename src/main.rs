@@ -17,7 +17,7 @@ fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let cli = match Cli::from_arguments(&arguments) {
         Ok(cli) => cli,
-        Err(said) => return mt::cli::said(&said),
+        Err(outcome) => return mt::cli::report(&outcome),
     };
     set_style(MessageStyle { coloured: is_coloured(cli.common.color), quiet: cli.common.quiet });
     match mt::commands::run(&cli) {

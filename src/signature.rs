@@ -299,8 +299,8 @@ const FEW_ZEROS: usize = 4;
 /// the bytes or more are zero. `first` is the number of the first byte in the text.
 pub(crate) fn wide_encoding(bytes: &[u8], first: u64) -> Option<&'static str> {
     let bytes = bytes.get(..SEEN).unwrap_or(bytes);
-    let zeros = [0, 1, 2, 3].map(|place| {
-        let is_there = |(i, byte): &(u64, &u8)| **byte == 0 && i % 4 == place;
+    let zeros = [0, 1, 2, 3].map(|position| {
+        let is_there = |(i, byte): &(u64, &u8)| **byte == 0 && i % 4 == position;
         (first..).zip(bytes).filter(is_there).count()
     });
     // No character needs the last of four bytes, and few the one before it.

@@ -221,7 +221,7 @@ impl Stored {
 pub struct TensorFile {
     data: Data,
     /// One per slot; `None` if its tensor does not fit.
-    places: Vec<Option<Stored>>,
+    stored: Vec<Option<Stored>>,
     /// Elements of each slot.
     sizes: Vec<usize>,
     problems: Vec<String>,
@@ -246,15 +246,15 @@ impl TensorFile {
         let by_name: HashMap<&str, &TensorInfo> = tensors.iter().map(|(name, info)| (name.as_str(), info)).collect();
         let mut this = Self {
             data: Data { file, path: path.to_path_buf(), start, bytes: vec![0; CHUNK * BYTES] },
-            places: Vec::with_capacity(layout.len()),
+            stored: Vec::with_capacity(layout.len()),
             sizes: layout.iter().map(|slot| elements(slot.shape).unwrap_or(0)).collect(),
             problems: Vec::new(),
         };
         let mut expected = HashSet::new();
         for slot in layout {
-            let place = this.place(slot, &by_name, &mut expected)?;
-            this.problems.extend(place.as_ref().err().cloned());
-            this.places.push(place.ok());
+            let found = this.find(slot, &by_name, &mut expected)?;
+            this.problems.extend(found.as_ref().err().cloned());
+            this.stored.push(found.ok());
         }
         for (name, info) in tensors.iter().filter(|(name, _)| !expected.contains(name)) {
             this.problems.push(format!("superfluous: `{}` {:?}", in_one_line(name), info.shape));
@@ -266,11 +266,11 @@ impl TensorFile {
     pub(super) fn load_into(mut self, layout: &[Slot], flat: &mut [f32]) -> Result<()> {
         // In the order of the file, so that it is read from front to back.
         let mut order: Vec<usize> = (0..layout.len()).collect();
-        order.sort_unstable_by_key(|&i| self.places[i].as_ref().map(Stored::begin));
+        order.sort_unstable_by_key(|&i| self.stored[i].as_ref().map(Stored::begin));
         for i in order {
             let values = layout[i].slice(flat)?;
             self.read(i, 0, values)?;
-            if self.places[i].is_some() {
+            if self.stored[i].is_some() {
                 self.note_non_finite(layout[i].name, non_finite(values));
             }
         }
@@ -278,7 +278,7 @@ impl TensorFile {
     }
 
     /// Where a slot's data lies, or what is wrong with it; adds the names of its tensors to `expected`.
-    fn place(
+    fn find(
         &mut self,
         slot: &Slot,
         tensors: &HashMap<&str, &TensorInfo>,
@@ -308,7 +308,7 @@ impl TensorFile {
 
     /// Whether any of the tensors are 8-bit integers.
     pub fn is_quantised(&self) -> bool {
-        self.places.iter().flatten().any(|place| matches!(place, Stored::I8 { .. }))
+        self.stored.iter().flatten().any(|stored| matches!(stored, Stored::I8 { .. }))
     }
 
     /// Reads from slot `i`, beginning with its element `from`, as many values as `out` takes. A slot without a fitting
@@ -317,7 +317,7 @@ impl TensorFile {
     /// # Errors
     /// The file cannot be read.
     pub fn read(&mut self, i: usize, from: usize, out: &mut [f32]) -> Result<()> {
-        match self.places.get(i) {
+        match self.stored.get(i) {
             Some(Some(Stored::F32(begin))) => self.data.floats(begin + (from * BYTES) as u64, out),
             Some(Some(Stored::I8 { begin, scales, columns })) => {
                 let mut element = from;
@@ -340,7 +340,7 @@ impl TensorFile {
     /// The file cannot be read.
     pub fn parameter(&mut self, i: usize, name: &str) -> Result<Values> {
         let size = self.sizes[i];
-        if let Some(Stored::I8 { begin, scales, .. }) = &self.places[i] {
+        if let Some(Stored::I8 { begin, scales, .. }) = &self.stored[i] {
             let mut values = Vec::with_capacity(size);
             self.data.integers(*begin, size, |bytes| values.extend(bytes.iter().map(|byte| byte.cast_signed())))?;
             return Ok(Values::I8(Quantised { values, scales: scales.clone() }));

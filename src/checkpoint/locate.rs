@@ -232,8 +232,8 @@ pub fn is_known_damage(error: &Error) -> bool {
 /// those saved as the best, or by a signal. Each says whether it is regular; where it does not, `save_every` decides.
 pub fn regular(run: &Path, save_every: u64, step: u64) -> Result<Vec<Saved>> {
     let is_regular = |(s, directory): &Saved| {
-        let said = read_state(directory).ok().and_then(|state| state["regular"].as_bool());
-        said.unwrap_or_else(|| s.is_multiple_of(save_every.max(1)))
+        let recorded = read_state(directory).ok().and_then(|state| state["regular"].as_bool());
+        recorded.unwrap_or_else(|| s.is_multiple_of(save_every.max(1)))
     };
     let mut checkpoints = list(run)?;
     checkpoints.retain(|saved| saved.0 > 0 && saved.0 <= step && (saved.0 == step || is_regular(saved)));
@@ -304,8 +304,8 @@ fn any(dir: &Path) -> Result<Located> {
                     return Err(error);
                 }
                 // Checkpoints need the same tokenizer, so naming one would not help.
-                let is_tokenizer = |place: &Location| {
-                    place.path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("tokenizer"))
+                let is_tokenizer = |location: &Location| {
+                    location.path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("tokenizer"))
                 };
                 if error.all().any(|one| one.location().is_some_and(is_tokenizer)) {
                     return Err(error.or_help("restore the file as training wrote it, from a copy"));
@@ -412,7 +412,7 @@ fn passed_over(what: &str, error: &Error) -> String {
     let reasons: Vec<String> = error
         .all()
         .map(|error| match error.location() {
-            Some(place) => format!("{} ({place})", error.what()),
+            Some(location) => format!("{} ({location})", error.what()),
             None => error.what().to_owned(),
         })
         .collect();

@@ -134,8 +134,8 @@ pub fn save_model(dir: &Path, model: &[NamedTensor], made_from: Option<&str>) ->
 
     folder.remove(MANIFEST_FILE).map_err(of_manifest)?;
     disk::sync_directory(&folder)?;
-    weights.place().map_err(of_model)?;
-    manifest.place().map_err(of_manifest)?;
+    weights.persist().map_err(of_model)?;
+    manifest.persist().map_err(of_manifest)?;
     disk::sync_directory(&folder)
 }
 
@@ -165,7 +165,7 @@ pub fn set_pointer(run: &Path, name: &str, step: u64) -> Result<()> {
     }
     let _guard = disk::replacing();
     let folder = disk::folder(run)?;
-    staged_pointer(&folder, name, step)?.place().map_err(|error| disk::write_error(&run.join(name), error))?;
+    staged_pointer(&folder, name, step)?.persist().map_err(|error| disk::write_error(&run.join(name), error))?;
     disk::sync_directory(&folder)
 }
 

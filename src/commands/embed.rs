@@ -94,9 +94,9 @@ fn cut_warning(cut: &[usize], all: usize, name: &Path) -> Option<String> {
         (1, _) => format!("1 of {all} lines is"),
         (n, _) => format!("{n} of {all} lines are"),
     };
-    let places: String = cut.iter().take(MOST).map(|line| format!("\n  --> {}:{line}", name.display())).collect();
+    let locations: String = cut.iter().take(MOST).map(|line| format!("\n  --> {}:{line}", name.display())).collect();
     let more = if cut.len() > MOST { format!("\n  and {} more", cut.len() - MOST) } else { String::new() };
-    Some(format!("{lines_are} longer than model.max_length: only the beginning was used{places}{more}"))
+    Some(format!("{lines_are} longer than model.max_length: only the beginning was used{locations}{more}"))
 }
 
 /// Vectors of lines, in order, and the indices of the lines that were cut.

@@ -59,8 +59,8 @@ pub(super) fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     (loaded.config.tokenizer.path, loaded.config.tokenizer.target_path) = (None, None);
     // Beside the run, also if one of its checkpoints is named. A model of the hub lies in the user's cache, where
     // nobody would look.
-    let place = if hub::repository(&args.model).is_some() { &args.out } else { loaded.directory() };
-    let preparation = Preparation::beside(place, &loaded.config.data, &tell).showing(&pairs_bar);
+    let beside = if hub::repository(&args.model).is_some() { &args.out } else { loaded.directory() };
+    let preparation = Preparation::beside(beside, &loaded.config.data, &tell).showing(&pairs_bar);
     let data = training_data::prepare(&loaded.config, &texts, Some(loaded.tokenizers.clone()), &preparation)?;
     let every = data.corpus.len().div_ceil(args.sample_lines).max(1);
     let ids: Vec<_> = (0..data.corpus.len()).step_by(every).map(|index| data.ids(index)).collect();

@@ -295,8 +295,8 @@ pub(super) fn for_key(path: &str, name: &str, value: &Value) -> Option<Alias> {
     let show = |&(section, key, value): &(&str, &str, Option<&str>)| {
         let value = decay.as_deref().or(value).filter(|_| !is_off);
         let setting = value.map(|value| format!(" = {value}")).unwrap_or_default();
-        let place = if section == table { String::new() } else { format!(" in [{section}]") };
-        format!("`{key}{setting}`{place}{}{}", with_kind(section, key), note(key, &plain(name)))
+        let section_note = if section == table { String::new() } else { format!(" in [{section}]") };
+        format!("`{key}{setting}`{section_note}{}{}", with_kind(section, key), note(key, &plain(name)))
     };
     let shown = found.iter().map(show).collect::<Vec<_>>().join(" or ");
     let is_here = found.first()?.0 == table;

@@ -27,7 +27,7 @@ impl<'s> Override<'s> {
     ///
     /// There is no `=`, or the key or a part of it is empty, or it has too many parts.
     pub(super) fn parse(text: &'s str) -> Result<Self> {
-        let wrong = |what: &str| Error::usage(format!("`{}` {what}", brief(text))).at(place(text)).help(HELP);
+        let wrong = |what: &str| Error::usage(format!("`{}` {what}", brief(text))).at(location(text)).help(HELP);
         let (path, value) = text.split_once('=').ok_or_else(|| wrong("has no `=`"))?;
         // `data.train[0].weight` is the same as `data.train.0.weight`.
         let index = |part: &'s str| match part.trim().strip_suffix(']').and_then(|part| part.split_once('[')) {
@@ -41,7 +41,7 @@ impl<'s> Override<'s> {
         // No key is nearly so deep, and documents are walked recursively.
         if path.len() > MOST_PARTS {
             let what = format!("a key has at most {MOST_PARTS} parts, found {}", path.len());
-            return Err(Error::usage(what).at(place(text)).help(HELP));
+            return Err(Error::usage(what).at(location(text)).help(HELP));
         }
         if let Some((index, list)) = path.split_last()
             && index.bytes().all(|byte| byte.is_ascii_digit())
@@ -49,7 +49,7 @@ impl<'s> Override<'s> {
         {
             let (list, what) = (list.join("."), format!("--set names one of a list of tables: number {index}"));
             let help = format!("name one of its keys, {list}.{index}.weight=2 for example, or state all of {list}");
-            return Err(Error::usage(what).at(place(text)).help(help));
+            return Err(Error::usage(what).at(location(text)).help(help));
         }
         let set = Self { text, path, value: value.trim() };
         // Anything else may be text without its quotes.
@@ -57,7 +57,7 @@ impl<'s> Override<'s> {
             && !set.holds_text()
             && let Some(why) = why_no_value(set.value)
         {
-            let error = Error::usage(format!("the value is not TOML: {why}")).at(place(text));
+            let error = Error::usage(format!("the value is not TOML: {why}")).at(location(text));
             return Err(error.help("a list is written [1, 2], a table { key = 1 }, and text within them in quotes"));
         }
         Ok(set)
@@ -114,7 +114,8 @@ impl<'s> Override<'s> {
             let Some(Value::Table(table)) = stated.get_mut(index).map(|item| &mut item.value) else {
                 let has =
                     if count == 1 { "has one, number 0".to_owned() } else { format!("has {count}, from number 0") };
-                let error = Error::usage(format!("there is no `{path}[{index}]`: `{path}` {has}")).at(place(self.text));
+                let error =
+                    Error::usage(format!("there is no `{path}[{index}]`: `{path}` {has}")).at(location(self.text));
                 return Err(error.help("name one of those that the configuration states"));
             };
             table.insert(name.to_owned(), entry(self.value(&origin.source), &origin));
@@ -125,9 +126,9 @@ impl<'s> Override<'s> {
             true => None,
             false => layers.iter().position(|layer| get(layer, &table).is_some()),
         };
-        let place = self.table_of_form().and_then(before).unwrap_or(layers.len());
+        let index = self.table_of_form().and_then(before).unwrap_or(layers.len());
         let origin = self.origin(order, directory.to_path_buf());
-        layers.insert(place, nested(&self.path, self.value(&origin.source), &origin));
+        layers.insert(index, nested(&self.path, self.value(&origin.source), &origin));
         Ok(())
     }
 
@@ -144,7 +145,7 @@ impl<'s> Override<'s> {
 
     /// Where it comes from.
     fn origin(&self, order: usize, directory: PathBuf) -> Origin {
-        let source = Source { order, layer: (order, Reverse(0)), name: place(self.text), text: None, directory };
+        let source = Source { order, layer: (order, Reverse(0)), name: location(self.text), text: None, directory };
         Origin { source: Rc::new(source), offset: 0 }
     }
 
@@ -189,6 +190,6 @@ fn has_form(layer: &Table, table: &str) -> bool {
 }
 
 /// The place of an override in messages.
-fn place(text: &str) -> PathBuf {
+fn location(text: &str) -> PathBuf {
     PathBuf::from(format!("--set {}", brief(text)))
 }

@@ -80,8 +80,8 @@ impl Draws {
     fn pair(&self, epoch: u64, index: usize) -> (usize, u64) {
         let (pairs, count) = (self.range.len() as u128, self.count as u128);
         let draw = u128::from(epoch) * count + index as u128;
-        let (round, place) = ((draw / pairs) as u64, (draw % pairs) as u64);
-        let pair = if count % pairs == 0 { place } else { self.turns.get(place) };
+        let (round, offset) = ((draw / pairs) as u64, (draw % pairs) as u64);
+        let pair = if count % pairs == 0 { offset } else { self.turns.get(offset) };
         (self.range.start + pair as usize, round)
     }
 }
@@ -203,8 +203,8 @@ impl Sampler {
         let bound = |pool: u64| (u128::from(pool) * self.draws as u128 / self.pools as u128) as u64;
         let mut sorted: Vec<(u32, i64, usize, usize, u64)> = (bound(pool)..bound(pool + 1))
             .enumerate()
-            .map(|(tie, place)| {
-                let (pair, turn) = self.drawn(epoch, order.get(place) as usize);
+            .map(|(tie, draw)| {
+                let (pair, turn) = self.drawn(epoch, order.get(draw) as usize);
                 let (longer, difference) = sort_key(self.lengths.lengths_of(pair));
                 // The place in the pool breaks ties, so that the order is the same whatever the sort does.
                 (longer, difference, tie, pair, turn)

@@ -364,10 +364,10 @@ impl Shard {
         self.number(self.summary.before_starts() * self.summary.kept + side) as usize
     }
 
-    /// The 32-bit number at index `place`, before the elements.
+    /// The 32-bit number at index `index`, before the elements.
     #[inline]
-    fn number(&self, place: usize) -> u32 {
-        let bytes = &self.bytes()[4 * place..4 * place + 4];
+    fn number(&self, index: usize) -> u32 {
+        let bytes = &self.bytes()[4 * index..4 * index + 4];
         u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
     }
 }
@@ -449,10 +449,10 @@ mod tests {
             for cut in [0, 3, size - 1] {
                 assert!(map(&whole.bytes()[..cut]).is_none());
             }
-            for place in 0..size {
+            for index in 0..size {
                 let mut bytes = whole.bytes().to_vec();
-                bytes[place] ^= 1;
-                assert!(map(&bytes).is_none(), "{place}");
+                bytes[index] ^= 1;
+                assert!(map(&bytes).is_none(), "{index}");
                 // Even with a matching checksum, nothing may panic.
                 let mut summary = whole.summary().clone();
                 summary.checksum = crc32c::crc32c(&bytes);

@@ -16,7 +16,7 @@ use crate::notice::Notice;
 /// A corpus; the files of one that [`Texts::find`] returns exist.
 #[derive(Clone, Debug)]
 pub struct Text {
-    place: TextFiles,
+    files: TextFiles,
     /// What is put in front of each source line.
     tag: Option<String>,
     /// The file of the pairs' weights.
@@ -48,12 +48,12 @@ impl Text {
     /// Two files.
     #[cfg(test)]
     pub fn files(source: impl Into<PathBuf>, target: impl Into<PathBuf>) -> Self {
-        Self { place: TextFiles::Files { source: source.into(), target: target.into() }, tag: None, weights: None }
+        Self { files: TextFiles::Files { source: source.into(), target: target.into() }, tag: None, weights: None }
     }
 
     /// Opens it and reads it once; an epoch draws each pair `weight` times. Tells of carriage returns in files.
     pub fn open(&self, weight: f64, say: &dyn Fn(Notice)) -> Result<Box<dyn PairSource>> {
-        let corpus = self.place.open(weight, self.weights.as_deref(), say)?;
+        let corpus = self.files.open(weight, self.weights.as_deref(), say)?;
         Ok(match &self.tag {
             Some(tag) => Box::new(Tagged { corpus, tag: tag.clone() }),
             None => corpus,
@@ -69,7 +69,7 @@ impl Text {
     /// weights.
     pub fn check_weights(&self) -> Result<()> {
         let Some(path) = &self.weights else { return Ok(()) };
-        let text = match &self.place {
+        let text = match &self.files {
             TextFiles::Files { source: file, .. } | TextFiles::Tsv { file, .. } => TextFile::scan(file).ok(),
             TextFiles::Hub(_) => None,
         };
@@ -79,7 +79,7 @@ impl Text {
 
     /// Both sides as they are, without the tag, for finding mistakes in them: calls `each` with window after window.
     pub fn windows(&self, mut each: impl FnMut([RawLines; 2])) -> Result<()> {
-        match &self.place {
+        match &self.files {
             TextFiles::Files { source, target } => {
                 let missing: Vec<Error> =
                     [source, target].into_iter().filter_map(|file| must_be_there(file).err()).collect();
@@ -97,7 +97,7 @@ impl Text {
 
     /// As [`Text::windows`], but of one side alone; false if it is not a file of its own.
     pub fn windows_of_side(&self, side: Side, each: impl FnMut(RawLines)) -> Result<bool> {
-        let TextFiles::Files { source, target } = &self.place else { return Ok(false) };
+        let TextFiles::Files { source, target } = &self.files else { return Ok(false) };
         let file = if side == Side::Source { source } else { target };
         must_be_there(file).and_then(|()| raw::windows_of_file(file, each))?;
         Ok(true)
@@ -105,7 +105,7 @@ impl Text {
 
     /// Whether it can be read at once, and again: not from a pipe.
     pub fn is_kept(&self) -> bool {
-        let files = match &self.place {
+        let files = match &self.files {
             TextFiles::Files { source, target } => [source, target],
             TextFiles::Tsv { file, .. } => [file, file],
             TextFiles::Hub(_) => return true,
@@ -115,7 +115,7 @@ impl Text {
 
     /// Its name in messages.
     pub fn name(&self) -> &Path {
-        match &self.place {
+        match &self.files {
             TextFiles::Files { source: file, .. } | TextFiles::Tsv { file, .. } => file,
             TextFiles::Hub(files) => files.name(),
         }
@@ -241,9 +241,9 @@ impl Texts {
                 // The errors have one already that says why.
                 return None;
             }
-            let place = find(location, hub.as_ref());
-            let place = place.map_err(|error| errors.push(error.context(format_args!("`{key}`")))).ok()?;
-            Some(Text { place, tag: tag.clone(), weights: None })
+            let files = find(location, hub.as_ref());
+            let files = files.map_err(|error| errors.push(error.context(format_args!("`{key}`")))).ok()?;
+            Some(Text { files, tag: tag.clone(), weights: None })
         };
         let mut train = Vec::with_capacity(config.train.len());
         for (index, corpus) in config.train.iter().enumerate() {
@@ -267,7 +267,7 @@ pub fn find_one(location: &CorpusLocation, offline: bool) -> Result<Text> {
         CorpusLocation::Files { .. } | CorpusLocation::Tsv { .. } => None,
         CorpusLocation::Hub(_) => Some(Hub::open(offline)?),
     };
-    Ok(Text { place: find(location, hub.as_ref())?, tag: None, weights: None })
+    Ok(Text { files: find(location, hub.as_ref())?, tag: None, weights: None })
 }
 
 fn find(location: &CorpusLocation, hub: Option<&Hub>) -> Result<TextFiles> {

@@ -212,8 +212,8 @@ fn line_words(tokenizer: &Tokenizer, line: &str, parts: &[&[u32]]) -> Vec<Vec<Nu
     let (mut number, mut left) = (None, 0usize);
     let mut of_part = |tokens: &&[u32]| {
         let mut before = None;
-        let of_token = |place: Option<WordPosition>| {
-            let WordPosition { word, length } = place?;
+        let of_token = |position: Option<WordPosition>| {
+            let WordPosition { word, length } = position?;
             let steps = match before {
                 Some(before) => word - before,
                 None => word + usize::from(left == 0),
@@ -263,7 +263,7 @@ fn translation_words(tokenizer: &Tokenizer, text: &str, parts: &[&[u32]]) -> Vec
         });
         last = part.chars().next_back().or(last);
         let first = count.saturating_sub(usize::from(is_joined));
-        let number = |place: Option<WordPosition>| place.map(|place| first + place.word);
+        let number = |position: Option<WordPosition>| position.map(|position| first + position.word);
         let numbers: Vec<Number> = words(tokenizer, tokens).into_iter().map(number).collect();
         count = numbers.iter().flatten().last().map_or(count, |last| last + 1);
         numbers.into_iter().map(|number| number.filter(|number| *number < all)).collect()
@@ -311,28 +311,28 @@ fn texts(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<String> {
     let bytes: Vec<Option<u8>> = texts.iter().map(byte).collect();
     let mut start = 0;
     for run in bytes.chunk_by(|a, b| a.is_some() == b.is_some()) {
-        let mut place = start;
+        let mut index = start;
         start += run.len();
         let run: Vec<u8> = run.iter().copied().flatten().collect();
         for chunk in run.utf8_chunks() {
             for character in chunk.valid().chars() {
-                let of_character = &mut texts[place..place + character.len_utf8()];
-                place += character.len_utf8();
+                let of_character = &mut texts[index..index + character.len_utf8()];
+                index += character.len_utf8();
                 // In the text itself it is no space.
                 if character != SPACE {
                     of_character.fill(character.to_string());
                 }
             }
-            place += chunk.invalid().len();
+            index += chunk.invalid().len();
         }
     }
     texts
 }
 
 /// The characters of each word.
-fn lengths(places: &[Option<WordPosition>]) -> Vec<usize> {
-    let mut lengths = vec![0; places.iter().flatten().last().map_or(0, |last| last.word + 1)];
-    places.iter().flatten().for_each(|place| lengths[place.word] += place.length);
+fn lengths(positions: &[Option<WordPosition>]) -> Vec<usize> {
+    let mut lengths = vec![0; positions.iter().flatten().last().map_or(0, |last| last.word + 1)];
+    positions.iter().flatten().for_each(|position| lengths[position.word] += position.length);
     lengths
 }
 

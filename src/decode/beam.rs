@@ -241,14 +241,14 @@ impl<'a> Beam<'a> {
             return self.cut(length - 1, Ending::Stuck);
         }
         self.next.clear();
-        for (place, candidate) in candidates.iter().enumerate() {
+        for (position, candidate) in candidates.iter().enumerate() {
             if self.next.len() == self.width {
                 break;
             }
             let Candidate { rank, token, step, log_prob, .. } = *candidate;
             let before = self.live[rank].node;
             if token == end {
-                if place < self.width {
+                if position < self.width {
                     self.finished.end(before, step, log_prob, length);
                 }
             } else {

@@ -174,7 +174,7 @@ impl<'a> Grid<'a> {
         for (beam, mut candidates) in self.beams.iter_mut().zip(candidates) {
             candidates.sort_unstable_by(Candidate::order);
             beam.clear();
-            for (place, candidate) in candidates.into_iter().enumerate() {
+            for (rank, candidate) in candidates.into_iter().enumerate() {
                 if beam.len() == self.width {
                     break;
                 }
@@ -185,7 +185,7 @@ impl<'a> Grid<'a> {
                         let node = history.push(Node { token, log_prob: step, before });
                         beam.push(Live { node, parent_row: row, log_prob, progress });
                     }
-                    None if place < self.width => self.finished.end(before, step, log_prob, length),
+                    None if rank < self.width => self.finished.end(before, step, log_prob, length),
                     None => {}
                 }
             }

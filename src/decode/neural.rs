@@ -324,13 +324,13 @@ vectorised! {
 }
 
 /// The index of a token in a row of values for `tokens` (ascending), or for the whole vocabulary.
-fn place(tokens: Option<&[u32]>, token: u32) -> Option<usize> {
+fn index(tokens: Option<&[u32]>, token: u32) -> Option<usize> {
     tokens.map_or(Some(token as usize), |tokens| tokens.binary_search(&token).ok())
 }
 
 fn forbid(row: &mut [f32], tokens: Option<&[u32]>, forbidden: &[u32]) {
-    for place in forbidden.iter().filter_map(|&token| place(tokens, token)) {
-        if let Some(value) = row.get_mut(place) {
+    for index in forbidden.iter().filter_map(|&token| index(tokens, token)) {
+        if let Some(value) = row.get_mut(index) {
             *value = f32::NEG_INFINITY;
         }
     }
@@ -352,7 +352,7 @@ pub(super) fn best_continuations(
         return;
     }
     if let Some(token) = constraint.forced {
-        if let Some(logit) = place(tokens, token).and_then(|place| logits.get(place)) {
+        if let Some(logit) = index(tokens, token).and_then(|index| logits.get(index)) {
             best[0] = Continuation { token, log_prob: logit - log_sum };
         }
         return;
@@ -395,12 +395,12 @@ pub(super) fn largest<'a>(logits: &[f32], best: &'a mut [Continuation]) -> &'a m
 /// Puts a continuation in its place among the first `filled`, after those that are equal; the last is lost if all are
 /// filled.
 fn insert(best: &mut [Continuation], filled: usize, new: Continuation) {
-    let mut place = filled.min(best.len() - 1);
-    while place > 0 && best[place - 1].log_prob < new.log_prob {
-        best[place] = best[place - 1];
-        place -= 1;
+    let mut rank = filled.min(best.len() - 1);
+    while rank > 0 && best[rank - 1].log_prob < new.log_prob {
+        best[rank] = best[rank - 1];
+        rank -= 1;
     }
-    best[place] = new;
+    best[rank] = new;
 }
 
 #[cfg(test)]

@@ -259,37 +259,37 @@ fn is_space(c: char) -> bool {
 /// Where to halve a text of at least two characters.
 fn middle(text: &str) -> usize {
     let centre = text.len() / 2;
-    let nearest = |places: &mut dyn Iterator<Item = usize>| places.min_by_key(|place| place.abs_diff(centre));
+    let nearest = |offsets: &mut dyn Iterator<Item = usize>| offsets.min_by_key(|offset| offset.abs_diff(centre));
     // These full stops end a sentence even without a space after them.
     let wide = |c: char| matches!(c, '。' | '！' | '？' | '．' | '।' | '؟' | '۔');
     let ends = |c: char| wide(c) || matches!(c, '.' | '!' | '?' | '…' | ';' | ':');
     let closes = |c: char| matches!(c, '"' | '\'' | ')' | ']' | '»' | '”' | '’' | '“' | '」' | '』');
     // Not at the very edge, where it would halve nothing.
-    let is_inside = |place: usize, share: usize| place.min(text.len() - place) >= text.len() / share;
-    let is_sentence_end = |place: usize| {
-        let before = text[..place].trim_end_matches(closes);
+    let is_inside = |offset: usize, share: usize| offset.min(text.len() - offset) >= text.len() / share;
+    let is_sentence_end = |offset: usize| {
+        let before = text[..offset].trim_end_matches(closes);
         before.chars().next_back().is_some_and(ends) && !is_abbreviated(before)
     };
-    let spaces = || text.char_indices().filter(|(place, c)| *place > 0 && is_space(*c)).map(|(place, _)| place);
+    let spaces = || text.char_indices().filter(|(offset, c)| *offset > 0 && is_space(*c)).map(|(offset, _)| offset);
     // After the last of the marks and quotes that follow a wide one.
     let mut follows_wide = false;
-    let after_wide = text.char_indices().filter_map(|(place, c)| {
+    let after_wide = text.char_indices().filter_map(|(offset, c)| {
         let is_mark = ends(c) || closes(c);
         let is_after = follows_wide && !is_mark;
         follows_wide = wide(c) || (follows_wide && is_mark);
-        is_after.then_some(place)
+        is_after.then_some(offset)
     });
     let sentences =
-        &mut spaces().filter(|place| is_sentence_end(*place)).chain(after_wide).filter(|p| is_inside(*p, 8));
+        &mut spaces().filter(|offset| is_sentence_end(*offset)).chain(after_wide).filter(|p| is_inside(*p, 8));
     // Wide commas have no space after them.
-    let after_comma = |place: &usize| text[..*place].ends_with([',', '،', '，', '、']);
-    let after_wide_comma = text.match_indices(['，', '、']).map(|(place, comma)| place + comma.len());
+    let after_comma = |offset: &usize| text[..*offset].ends_with([',', '،', '，', '、']);
+    let after_wide_comma = text.match_indices(['，', '、']).map(|(offset, comma)| offset + comma.len());
     let commas = &mut spaces().filter(after_comma).chain(after_wide_comma).filter(|p| is_inside(*p, 4));
     nearest(sentences)
         .or_else(|| nearest(commas))
         .or_else(|| nearest(&mut spaces()))
-        .or_else(|| nearest(&mut text.grapheme_indices(true).map(|(place, _)| place).filter(|place| *place > 0)))
-        .or_else(|| nearest(&mut text.char_indices().map(|(place, _)| place).filter(|place| *place > 0)))
+        .or_else(|| nearest(&mut text.grapheme_indices(true).map(|(offset, _)| offset).filter(|offset| *offset > 0)))
+        .or_else(|| nearest(&mut text.char_indices().map(|(offset, _)| offset).filter(|offset| *offset > 0)))
         .unwrap_or(centre)
 }
 

@@ -203,7 +203,7 @@ impl Folder {
             file,
             temporary: temporary.to_owned(),
             name: name.into(),
-            is_placed: false,
+            is_persisted: false,
         })
     }
 
@@ -224,7 +224,13 @@ impl Folder {
             // Another process may have found it before it was locked, and removed it. Where files cannot be locked,
             // nobody does.
             if file.lock().is_err() || self.holds(&file, &temporary) {
-                return Ok(Staged { folder: self.try_clone()?, file, temporary, name: name.into(), is_placed: false });
+                return Ok(Staged {
+                    folder: self.try_clone()?,
+                    file,
+                    temporary,
+                    name: name.into(),
+                    is_persisted: false,
+                });
             }
         }
         Err(io::Error::other("too many files of other processes lie beside it, with names that begin with a dot"))
@@ -233,12 +239,12 @@ impl Folder {
     /// Replaces a file, which nobody else replaces at the same time. Readers see the old file or the new one, even
     /// after a crash. Returns the new one.
     pub(crate) fn replace(&self, name: &str, temporary: &str, contents: &[u8]) -> io::Result<File> {
-        self.stage(name, temporary)?.filled(contents)?.place()
+        self.stage(name, temporary)?.filled(contents)?.persist()
     }
 
     /// As [`Self::replace`], where other processes may replace the same file at the same time: the last one wins.
     pub(crate) fn replace_shared(&self, name: impl AsRef<OsStr>, contents: &[u8]) -> io::Result<()> {
-        self.stage_shared(name)?.filled(contents)?.place().map(drop)
+        self.stage_shared(name)?.filled(contents)?.persist().map(drop)
     }
 
     /// Removes the files of [`Self::stage_shared`] that nobody has locked. Where files cannot be locked, they stay.
@@ -301,7 +307,7 @@ pub(crate) struct Staged {
     file: File,
     temporary: String,
     name: OsString,
-    is_placed: bool,
+    is_persisted: bool,
 }
 
 impl Staged {
@@ -318,16 +324,16 @@ impl Staged {
     }
 
     /// Gives it its name, in the place of the file that has it. It should have been synced.
-    pub(crate) fn place(mut self) -> io::Result<File> {
+    pub(crate) fn persist(mut self) -> io::Result<File> {
         self.folder.rename(&self.temporary, &self.name)?;
-        self.is_placed = true;
+        self.is_persisted = true;
         self.file.try_clone()
     }
 }
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        if !self.is_placed {
+        if !self.is_persisted {
             // An incomplete file would only take space. What led here matters more than that it stays.
             let _ = self.folder.remove_file(&self.temporary);
         }

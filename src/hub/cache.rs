@@ -121,7 +121,7 @@ impl Cache {
     }
 
     /// Links contents that are in the cache as `file` of that commit.
-    pub(super) fn place(&self, repo: &Repo, commit: &str, file: &str, etag: &str) -> Result<PathBuf> {
+    pub(super) fn link(&self, repo: &Repo, commit: &str, file: &str, etag: &str) -> Result<PathBuf> {
         let pointer = self.snapshot(repo, commit).join(file);
         let blob = self.blob(repo, etag);
         let folder = self.made(file::folder_of(&pointer))?;
@@ -257,7 +257,7 @@ mod tests {
         cache.made(cache.blob(&repo, "e").parent().unwrap()).unwrap();
         fs::write(cache.blob(&repo, "e"), "text").unwrap();
         assert_eq!(cache.find(&repo, commit, "a/b.txt"), None);
-        let path = cache.place(&repo, commit, "a/b.txt", "e").unwrap();
+        let path = cache.link(&repo, commit, "a/b.txt", "e").unwrap();
         let in_cache = |name: &str| folder.path().join("datasets--org--name").join(name);
         assert_eq!(path, in_cache(&format!("snapshots/{commit}/a/b.txt")));
         assert_eq!(fs::read_to_string(&path).unwrap(), "text");

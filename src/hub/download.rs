@@ -67,7 +67,7 @@ impl Web {
             moved.map_err(|error| problem::cannot_write(&blob, error))?;
             cache.remember(repo, &blob, etag);
         }
-        cache.place(repo, commit, file, etag)
+        cache.link(repo, commit, file, etag)
     }
 
     /// Size and checksum of a file. As in `huggingface_hub`, redirects are followed within the hub only: it states
@@ -148,14 +148,14 @@ impl Download<'_> {
     /// One try: asks for what is missing and appends it.
     fn attempt(&self) -> std::result::Result<(), Failure> {
         let size = self.metadata.size;
-        let mut file = open(self.part, true).map_err(|error| self.unwritten(error))?;
-        let mut start = file.metadata().map_err(|error| self.unwritten(error))?.len();
+        let mut file = open(self.part, true).map_err(|error| self.write_failure(error))?;
+        let mut start = file.metadata().map_err(|error| self.write_failure(error))?.len();
         // A part that is longer than the file, or whose file has no known size, is of no use.
         if start > 0 && size.is_none_or(|size| start > size) {
             (file, start) = (self.restart()?, 0);
         }
         if size == Some(start) {
-            return file.sync_all().map_err(|error| self.unwritten(error));
+            return file.sync_all().map_err(|error| self.write_failure(error));
         }
         self.check_room(size.map_or(1, |size| size - start)).map_err(|error| {
             // What is there of the file stays for the next time, unless it is nothing or fills the disk.
@@ -190,7 +190,7 @@ impl Download<'_> {
         if size.is_some_and(|size| end < size) {
             return Err(Failure::Passing(Error::failure("the connection was closed"), None));
         }
-        file.sync_all().map_err(|error| self.unwritten(error))
+        file.sync_all().map_err(|error| self.write_failure(error))
     }
 
     /// Appends what comes, up to the file's size, and returns where it ended.
@@ -218,7 +218,7 @@ impl Download<'_> {
                 })?;
                 checked = end + length + (spare / 2).min(1 << 24);
             }
-            file.write_all(buffer.get(..read).unwrap_or_default()).map_err(|error| self.unwritten(error))?;
+            file.write_all(buffer.get(..read).unwrap_or_default()).map_err(|error| self.write_failure(error))?;
             end += length;
             self.bar.set_position(end);
             if since.elapsed() >= HUB_SLOW_TIME {
@@ -254,7 +254,7 @@ impl Download<'_> {
     }
 
     /// A failed write. What filled the disk, or all of it that the user may have, is removed.
-    fn unwritten(&self, error: std::io::Error) -> Failure {
+    fn write_failure(&self, error: std::io::Error) -> Failure {
         if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) {
             let _ = fs::remove_file(self.part);
         }
@@ -263,7 +263,7 @@ impl Download<'_> {
 
     /// Empties `part`.
     fn restart(&self) -> std::result::Result<File, Failure> {
-        open(self.part, false).map_err(|error| self.unwritten(error))
+        open(self.part, false).map_err(|error| self.write_failure(error))
     }
 
     /// Compares the whole file with what the hub says of it.

@@ -19,7 +19,7 @@ mod conversion;
 mod download;
 mod listing;
 mod name;
-mod place;
+mod paths;
 mod problem;
 mod retry;
 mod room;
@@ -36,7 +36,7 @@ use hf_hub::{RepoType, RepoTypeDataset, RepoTypeModel};
 use crate::error::{Error, Result};
 use cache::Cache;
 use listing::Listing;
-pub use place::user_cache;
+pub use paths::user_cache;
 pub(crate) use room::Room;
 use web::Web;
 
@@ -165,7 +165,7 @@ impl Hub {
     pub fn open(offline: bool) -> Result<Self> {
         let is_offline = offline || says_yes(&["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"]);
         let web = if is_offline { None } else { Some(Web::from_environment()?) };
-        Ok(Self { cache: Cache::new(place::cache()?), web, listings: Mutex::default() })
+        Ok(Self { cache: Cache::new(paths::cache()?), web, listings: Mutex::default() })
     }
 
     /// The names of the files at that revision, sorted. Offline: as they were when the hub was last asked, or else

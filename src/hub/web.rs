@@ -18,7 +18,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use super::problem::{self, Refusal};
 use super::retry::Failure;
 use super::secret::{self, Secrets};
-use super::{MAIN, Repo, place, says_yes, variable};
+use super::{MAIN, Repo, paths, says_yes, variable};
 use crate::console::message;
 use crate::error::{Error, Result};
 use crate::limits::{HUB_ANSWER, HUB_ANSWER_TIME, HUB_REDIRECTS, HUB_REFUSAL};
@@ -334,7 +334,7 @@ fn token() -> Option<String> {
     }
     let clean =
         |token: String| Some(token.replace(['\r', '\n'], "").trim().to_owned()).filter(|token| !token.is_empty());
-    let file = || clean(fs::read_to_string(place::token()?).ok()?);
+    let file = || clean(fs::read_to_string(paths::token()?).ok()?);
     variable(&["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"]).and_then(clean).or_else(file)
 }
 

@@ -60,14 +60,14 @@ pub struct Session<'a> {
 struct Cache {
     pages: Vec<Scratch>,
     /// Page and range of each position.
-    places: Vec<(usize, Range<usize>)>,
+    positions: Vec<(usize, Range<usize>)>,
 }
 
 impl Cache {
     /// Adds a position of `len` numbers; returns the positions before it, and the new one to be written.
     fn push(&mut self, len: usize) -> (Vec<&[f32]>, &mut [f32]) {
         const PAGE: usize = 1 << 18;
-        let end = self.places.last().map_or(0, |(_, range)| range.end);
+        let end = self.positions.last().map_or(0, |(_, range)| range.end);
         let start = match self.pages.last() {
             Some(page) if end + len <= page.len() => end,
             _ => {
@@ -79,8 +79,8 @@ impl Cache {
         let (full, rest) = self.pages.split_at_mut(last);
         let (used, free) = rest[0].split_at_mut(start);
         let page = |page: usize| if page < last { &full[page][..] } else { &*used };
-        let past = self.places.iter().map(|(number, range)| &page(*number)[range.clone()]).collect();
-        self.places.push((last, start..start + len));
+        let past = self.positions.iter().map(|(number, range)| &page(*number)[range.clone()]).collect();
+        self.positions.push((last, start..start + len));
         (past, &mut free[..len])
     }
 }

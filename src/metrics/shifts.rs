@@ -136,11 +136,11 @@ impl<'a> Table<'a> {
         let columns: Vec<Range<usize>> =
             (0..=rows).map(|row| if row == 0 { 0..width } else { beam(row, rows, reference.len()) }).collect();
         let mut end = 0;
-        let mut place = |columns: &Range<usize>| {
+        let mut start = |columns: &Range<usize>| {
             end += columns.len();
             end - columns.len()
         };
-        let starts = columns.iter().map(&mut place).collect();
+        let starts = columns.iter().map(&mut start).collect();
         let mut cells = vec![UNREACHED; end];
         cells.iter_mut().take(width).zip(0..).for_each(|(cell, insertions)| *cell = insertions);
         Self { reference, columns, starts, shifted: cells.clone(), cells, words: Vec::new() }
@@ -152,7 +152,7 @@ impl<'a> Table<'a> {
     }
 
     /// Where in `cells` a row is.
-    fn place(&self, row: usize) -> Range<usize> {
+    fn cells_of_row(&self, row: usize) -> Range<usize> {
         self.starts[row]..self.starts[row] + self.columns[row].len()
     }
 
@@ -279,7 +279,7 @@ impl<'a> Table<'a> {
         moved.clear();
         moved.extend_from_slice(words);
         shift.apply(&mut moved);
-        let row = self.place(first);
+        let row = self.cells_of_row(first);
         shifted[row.clone()].copy_from_slice(&self.cells[row]);
         self.rows_from(&moved, first, &mut shifted);
         (self.shifted, self.words) = (shifted, moved);

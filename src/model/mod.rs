@@ -460,7 +460,7 @@ mod tests {
     #[test]
     fn dropout_sites_keep_their_numbers() {
         use DropoutSite::*;
-        for (place, number) in [
+        for (site, number) in [
             (SelfAttentionWeights, 0),
             (SelfAttentionOutput, 1),
             (CrossAttentionWeights, 2),
@@ -469,8 +469,8 @@ mod tests {
             (FeedForwardOutput, 5),
             (Embedding, 99),
         ] {
-            assert_eq!(Stack::Encoder.site(0, place), 1_000_000 + number);
-            assert_eq!(Stack::Decoder.site(3, place), 2_000_300 + number);
+            assert_eq!(Stack::Encoder.site(0, site), 1_000_000 + number);
+            assert_eq!(Stack::Decoder.site(3, site), 2_000_300 + number);
         }
     }
 }

@@ -46,7 +46,7 @@ pub fn config_of(directory: &Path) -> Result<Config> {
         // The file is damaged, not badly written by a user.
         Err(damage)
             if !damage.is_of_access()
-                && damage.all().any(|one| one.location().is_some_and(|place| place.path == file)) =>
+                && damage.all().any(|one| one.location().is_some_and(|location| location.path == file)) =>
         {
             damage.or_help("restore the file as training wrote it, from a copy")
         }

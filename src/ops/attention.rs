@@ -166,19 +166,19 @@ impl Core {
     /// One head backward. `d_out` [T, d_v] rows `ldo` apart; writes dq, dk, dv with the strides of q and k/v.
     fn backward(
         &self,
-        place: (usize, usize),
+        (sentence, head): (usize, usize),
         heads: &Heads,
         (d_out, ldo): (&[f32], usize),
         grads: HeadGradients,
         buffers: &mut Buffers,
     ) {
         let (keys, t, s) = (self.padded_keys(), self.queries, self.keys);
-        self.weights(place.0, heads, buffers);
+        self.weights(sentence, heads, buffers);
         simd::transpose_padded(heads.v, heads.ldkv, s, self.d_v, &mut buffers.transposed, keys);
         let d_out_matrix = Matrix::strided(d_out, t, self.d_v, ldo, 1);
         fixed(t, keys, self.d_v, d_out_matrix, &buffers.transposed, keys, &mut buffers.gradient, keys);
         let scale = 1.0 / (self.d_k as f32).sqrt();
-        let base = self.mask_base(place.0, place.1);
+        let base = self.mask_base(sentence, head);
         softmax_rows_backward(
             &buffers.weights,
             &mut buffers.dropped,

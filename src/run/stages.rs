@@ -301,7 +301,7 @@ impl<'a> Ready<'a> {
         } = self;
         let (run, config, tell): (&Path, _, Tell<'_>) = (&of.run, &of.config, &*surroundings.tell);
         match resumption {
-            Some(resumption) => resumption.place()?,
+            Some(resumption) => resumption.persist()?,
             None => directory::start(run, config, &data.tokenizers)?,
         }
         let writable = directory::writable(run, config);

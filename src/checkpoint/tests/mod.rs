@@ -2,8 +2,8 @@
 
 mod damage;
 mod hostile;
+mod locating;
 mod mean;
-mod places;
 mod saving;
 
 use std::fs;

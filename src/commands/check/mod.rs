@@ -167,11 +167,11 @@ impl Training {
             report.keep(training_data::tokenizers(config, saved, &|_| ()));
             return None;
         }
-        let said = RefCell::new(Vec::new());
+        let warnings = RefCell::new(Vec::new());
         // Only warnings: everything else is part of the report.
         let say = |notice| {
             if let Notice::Warning(text) = notice {
-                said.borrow_mut().push(text);
+                warnings.borrow_mut().push(text);
             }
         };
         let preparation = Preparation::beside(&self.run, &config.data, &say);
@@ -180,12 +180,12 @@ impl Training {
         let refuses = existing.map_or(Ok(false), |existing| existing.refuses_text(config, texts, &data));
         if report.keep(refuses) == Some(true) {
             // What is left is training from the beginning, with tokenizers of its own.
-            said.borrow_mut().clear();
+            warnings.borrow_mut().clear();
             data = report.keep(training_data::prepare(config, texts, None, &preparation))?;
         }
         report.keep(Validator::open(config, texts, &data.tokenizers, &say));
         // Training does not read it; `mt eval` will.
         texts.test.iter().for_each(|test| drop(report.keep(test.open(1.0, &say))));
-        Some((data, said.into_inner()))
+        Some((data, warnings.into_inner()))
     }
 }

@@ -80,19 +80,19 @@ pub(super) fn errors_json<'a>(errors: impl IntoIterator<Item = &'a Error>) -> Ve
 
 /// What is wrong, where, and what to do. Lines and columns count from 1; 0 means none in particular.
 fn as_json(error: &Error) -> Value {
-    let place = error.location();
+    let location = error.location();
     json!({
-        "what": error.what(), "file": place.map(|place| &place.path), "line": place.map(|place| place.line),
-        "column": place.map(|place| place.column), "help": error.helps(),
+        "what": error.what(), "file": location.map(|it| &it.path), "line": location.map(|it| it.line),
+        "column": location.map(|it| it.column), "help": error.helps(),
     })
 }
 
 /// One kind of finding with its places.
 fn in_words(kind: Kind, finding: &Finding) -> String {
     let mut text = format!("{}: {} ({})", kind.severity(), kind.text(), finding.count);
-    for place in &finding.places {
-        let line = if place.line > 0 { format!(":{}", place.line) } else { String::new() };
-        text += &format!("\n  --> {}{line}", place.file.display());
+    for location in &finding.places {
+        let line = if location.line > 0 { format!(":{}", location.line) } else { String::new() };
+        text += &format!("\n  --> {}{line}", location.file.display());
     }
     finding.details.iter().for_each(|detail| text += &format!("\n  {detail}"));
     if finding.count > finding.places.len() {

@@ -5,15 +5,15 @@ use crate::console::warning;
 use crate::error::Result;
 use crate::metrics::{BleuOptions, ChrfOptions, Metric, Smooth, TerOptions};
 
-/// How BLEU is computed: by the flags, and by `unsaid` for flags not given. For single sentences, n-gram orders longer
+/// How to compute BLEU: by the flags, and by `defaults` for flags not given. For single sentences, n-gram orders longer
 /// than the sentence do not count.
 ///
 /// # Errors
 /// An option is impossible; exit code 2.
-pub(super) fn bleu(args: &MetricArgs, sentence_level: bool, unsaid: &BleuOptions) -> Result<BleuOptions> {
+pub(super) fn bleu(args: &MetricArgs, sentence_level: bool, defaults: &BleuOptions) -> Result<BleuOptions> {
     Ok(BleuOptions {
-        tokenize: args.tokenize.as_deref().map(str::parse).transpose()?.unwrap_or(unsaid.tokenize),
-        lowercase: args.lowercase || unsaid.lowercase,
+        tokenize: args.tokenize.as_deref().map(str::parse).transpose()?.unwrap_or(defaults.tokenize),
+        lowercase: args.lowercase || defaults.lowercase,
         smooth: Smooth::new(args.smooth.as_deref().unwrap_or("exp"), args.smooth_value)?,
         effective_order: sentence_level,
     })
@@ -44,18 +44,18 @@ pub(super) fn tell_idle(args: &MetricArgs, has_report: bool) {
 }
 
 /// A note if case is ignored though no flag says so: what ignores it, and why.
-pub(super) fn case_note(args: &MetricArgs, unsaid: &BleuOptions, systems: usize) -> Option<String> {
+pub(super) fn case_note(args: &MetricArgs, defaults: &BleuOptions, systems: usize) -> Option<String> {
     let ignoring = [("BLEU", wants_bleu(args) && !args.lowercase), ("chrF", args.chrf && !args.chrf_lowercase)];
     let ignoring: Vec<&str> = ignoring.into_iter().filter(|(_, is_new)| *is_new).map(|(name, _)| name).collect();
     let is = if ignoring.len() > 1 { "are" } else { "is" };
     let model = if systems > 1 { "a model" } else { "the model" };
     let what = format!("{model} writes lower case: {} {is} computed ignoring case (case:lc)", ignoring.join(" and "));
-    (unsaid.lowercase && !ignoring.is_empty()).then_some(what)
+    (defaults.lowercase && !ignoring.is_empty()).then_some(what)
 }
 
 /// The metrics in the order of the output: BLEU, chrF, TER; BLEU if none is asked for. chrF, too, ignores case if
-/// `unsaid` does.
-pub(super) fn chosen(args: &MetricArgs, bleu: BleuOptions, unsaid: &BleuOptions) -> Vec<Box<dyn Metric>> {
+/// `defaults` does.
+pub(super) fn chosen(args: &MetricArgs, bleu: BleuOptions, defaults: &BleuOptions) -> Vec<Box<dyn Metric>> {
     // All by name, so that none is forgotten here; `wants_bleu`, `tell_idle` and `case_note` look at some of them, too.
     let MetricArgs {
         chrf,
@@ -90,7 +90,7 @@ pub(super) fn chosen(args: &MetricArgs, bleu: BleuOptions, unsaid: &BleuOptions)
             word_order: chrf_word_order.into(),
             beta: chrf_beta,
             whitespace: chrf_whitespace,
-            lowercase: chrf_lowercase || unsaid.lowercase,
+            lowercase: chrf_lowercase || defaults.lowercase,
             eps_smoothing: chrf_eps_smoothing,
         }));
     }
@@ -115,9 +115,9 @@ mod tests {
         let command = format!("mt eval --model m {flags}");
         let words: Vec<std::ffi::OsString> = command.split_whitespace().map(Into::into).collect();
         let Command::Eval(args) = Cli::from_arguments(&words).unwrap().command else { panic!("{command}") };
-        let unsaid = BleuOptions { lowercase, ..BleuOptions::default() };
-        let metrics = chosen(&args.metrics, bleu(&args.metrics, false, &unsaid).unwrap(), &unsaid);
-        (metrics, case_note(&args.metrics, &unsaid, 1))
+        let defaults = BleuOptions { lowercase, ..BleuOptions::default() };
+        let metrics = chosen(&args.metrics, bleu(&args.metrics, false, &defaults).unwrap(), &defaults);
+        (metrics, case_note(&args.metrics, &defaults, 1))
     }
 
     /// Whether each metric ignores case, and the note.

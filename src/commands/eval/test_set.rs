@@ -327,9 +327,9 @@ fn translations(
     let bar = progress_bar(Counted::Sentences, Some(sources.len() as u64));
     let translations = translator.translate(sources, &[], options, |done| bar.set_position(done as u64))?;
     bar.finish_and_clear();
-    let mut doubtful = SuspiciousLines::new(translator);
-    translations.iter().for_each(|translation| doubtful.count(translation));
-    doubtful.warnings().into_iter().for_each(warning);
+    let mut suspicious = SuspiciousLines::new(translator);
+    translations.iter().for_each(|translation| suspicious.count(translation));
+    suspicious.warnings().into_iter().for_each(warning);
     let translations: Vec<String> = translations.iter().map(|t| t.best().text.clone()).collect();
     if let Some(path) = &args.output {
         let mut file = Replacement::open(path)?;

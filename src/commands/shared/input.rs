@@ -229,7 +229,7 @@ impl Oddities {
             ),
         ];
         let warning = |(lines, what, hint): (LineSummary, &str, &str)| {
-            lines.place(all, file).map(|place| format!("{what} {place}{hint}"))
+            lines.location(all, file).map(|location| format!("{what} {location}{hint}"))
         };
         kinds.into_iter().filter_map(warning).collect()
     }

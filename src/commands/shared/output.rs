@@ -193,7 +193,7 @@ impl Replacement {
     pub(crate) fn finish(mut self) -> Result<()> {
         self.output.flush()?;
         let Some((staged, target)) = self.staged else { return Ok(()) };
-        let renamed = staged.file().sync_all().and_then(|()| staged.place());
+        let renamed = staged.file().sync_all().and_then(|()| staged.persist());
         renamed.map(drop).map_err(|error| Error::io("write", target, error))
     }
 }
@@ -221,7 +221,7 @@ pub(crate) fn refuse_unwritable(path: &Path) -> Result<()> {
 }
 
 /// Whether two outputs would be the same file; no path or `-` is standard output.
-pub(crate) fn is_same_place(a: Option<&Path>, b: Option<&Path>) -> bool {
+pub(crate) fn is_same_file(a: Option<&Path>, b: Option<&Path>) -> bool {
     let handle = |path: Option<&Path>| match path.filter(|path| *path != Path::new("-")) {
         Some(path) => regular_file(path),
         None => Handle::stdout().ok(),
@@ -230,10 +230,10 @@ pub(crate) fn is_same_place(a: Option<&Path>, b: Option<&Path>) -> bool {
         return a == b;
     }
     // A file that does not exist yet, or a pipe: compare its directory and name.
-    let place = |path: &Path| -> Option<PathBuf> {
+    let canonical = |path: &Path| -> Option<PathBuf> {
         Some(std::fs::canonicalize(file::folder_of(path)).ok()?.join(path.file_name()?))
     };
-    matches!((a.and_then(place), b.and_then(place)), (Some(a), Some(b)) if a == b)
+    matches!((a.and_then(canonical), b.and_then(canonical)), (Some(a), Some(b)) if a == b)
 }
 
 /// The error for a file that could not be created.

@@ -123,9 +123,9 @@ impl<'a> Pairs<'a> {
 
     /// Warnings about the files, as far as they have been read.
     pub(crate) fn warnings(&self) -> Vec<String> {
-        let of_list = self.separated.place(self.lines[1], &shown_name(self.paths[1]).to_string_lossy());
-        let of_list = of_list.map(|place| {
-            format!("there is a ||| before the features in {place}: all before them was taken as the text")
+        let of_list = self.separated.location(self.lines[1], &shown_name(self.paths[1]).to_string_lossy());
+        let of_list = of_list.map(|location| {
+            format!("there is a ||| before the features in {location}: all before them was taken as the text")
         });
         self.inputs.iter().flat_map(Input::warnings).chain(of_list).collect()
     }

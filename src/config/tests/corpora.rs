@@ -134,7 +134,7 @@ fn keys_of_a_data_set_go_together() {
                 test = { hub = \"a/b\", split = \"test\", revison = \"x\", revision = \"../..\", source = \"en\", \
                 target = \"de\" }\n";
     let problems = Folder::new(&[("a.toml", text)]).problems(&["a.toml"], &[]);
-    for (place, parts) in [
+    for (location, parts) in [
         ("a.toml:3:11", &["`data.train[0].hub` cannot be \"wmt/../x\"", "ORG/NAME"][..]),
         ("a.toml:3:3", &["`data.train[0].split` is missing"]),
         ("a.toml:4:41", &["`data.train[1].split` is about a data set", "add hub ="]),
@@ -143,8 +143,8 @@ fn keys_of_a_data_set_go_together() {
         ("a.toml:7:39", &["unknown key `revison` in [data.test]", "did you mean `revision`?"]),
         ("a.toml:7:65", &["`data.test.revision` cannot be \"../..\"", "a branch, a tag or a commit"]),
     ] {
-        let found = problems.iter().find(|problem| problem.lines().any(|line| line == format!("  --> {place}")));
-        assert_mentions(found.unwrap_or_else(|| panic!("none at {place} in {problems:#?}")), parts);
+        let found = problems.iter().find(|problem| problem.lines().any(|line| line == format!("  --> {location}")));
+        assert_mentions(found.unwrap_or_else(|| panic!("none at {location} in {problems:#?}")), parts);
     }
     assert_eq!(problems.len(), 7, "{problems:#?}");
 }
@@ -207,15 +207,15 @@ fn columns_go_with_a_file_of_columns() {
                 valid = { hub = \"a/b\", split = \"c\", tsv = \"d\", source = 1, target = 2 }\n\
                 test = { tsv = 3, source = 0, target = 2 }\n";
     let problems = Folder::new(&[("a.toml", text)]).problems(&["a.toml"], &[]);
-    for (place, parts) in [
+    for (location, parts) in [
         ("a.toml:3:29", &["`data.train[0].source` is the number of a column of `tsv`", "\"en\"", "count from 1"][..]),
         ("a.toml:4:14", &["`data.train[1].source` is the number of a column, but no `tsv`", "tsv = "]),
         ("a.toml:6:17", &["both a data set of the hub and a file", "leave one of them out"]),
         ("a.toml:7:16", &["`data.test.tsv` must be a path in quotes"]),
         ("a.toml:7:28", &["`data.test.source` must be the number of a column, from 1", "0"]),
     ] {
-        let found = problems.iter().find(|problem| problem.lines().any(|line| line == format!("  --> {place}")));
-        assert_mentions(found.unwrap_or_else(|| panic!("none at {place} in {problems:#?}")), parts);
+        let found = problems.iter().find(|problem| problem.lines().any(|line| line == format!("  --> {location}")));
+        assert_mentions(found.unwrap_or_else(|| panic!("none at {location} in {problems:#?}")), parts);
     }
     assert_eq!(problems.len(), 5, "{problems:#?}");
 }

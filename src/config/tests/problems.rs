@@ -91,8 +91,8 @@ fn every_wrong_text_of_a_list_is_reported() {
         ("a.toml:4:22", "`train.freeze[1]` must be text in quotes, not empty"),
     ];
     assert_eq!(problems.len(), expected.len(), "{problems:#?}");
-    for (problem, (place, what)) in problems.iter().zip(expected) {
-        assert_mentions(problem, &[&format!("--> {place}"), what]);
+    for (problem, (location, what)) in problems.iter().zip(expected) {
+        assert_mentions(problem, &[&format!("--> {location}"), what]);
     }
 }
 
@@ -109,8 +109,8 @@ fn a_learning_rate_that_a_float32_cannot_hold_is_refused() {
         ("cosine", format!("{rate}end = 1e40\n"), 4, "end"),
         ("plateau", format!("{rate}min = 1e40\n"), 4, "min"),
     ] {
-        let place = format!("--> a.toml:{line}:");
-        assert_mentions(&with(kind, &keys), &[&place, &format!("`train.schedule.{key}` must be"), "at most 1e38"]);
+        let location = format!("--> a.toml:{line}:");
+        assert_mentions(&with(kind, &keys), &[&location, &format!("`train.schedule.{key}` must be"), "at most 1e38"]);
     }
     let text = problem("[train.optimizer]\nweight_decay = 1e40\n");
     assert_mentions(&text, &["a.toml:2:16", "`train.optimizer.weight_decay` must be 0, or at least 1e-38"]);
@@ -262,8 +262,8 @@ fn all_problems_of_all_files_come_at_once_in_order() {
         ("--set noequals", "has no `=`"),
     ];
     assert_eq!(problems.len(), expected.len(), "{problems:#?}");
-    for (problem, (place, what)) in problems.iter().zip(expected) {
-        assert_mentions(problem, &[&format!("--> {place}"), what]);
+    for (problem, (location, what)) in problems.iter().zip(expected) {
+        assert_mentions(problem, &[&format!("--> {location}"), what]);
     }
 }
 

@@ -189,8 +189,8 @@ fn full() -> Json {
     let mut keys = serde_json::to_value(config).unwrap();
     let columns = CorpusLocation::Tsv { file: "a.tsv".into(), columns: [1, 2] };
     let tsv = serde_json::to_value(SetConfig::from(columns)).unwrap()["tsv"].take();
-    for place in ["/data/train/0", "/data/valid", "/data/test", "/data/monitor/0"] {
-        keys.pointer_mut(place).unwrap()["tsv"] = tsv.clone();
+    for pointer in ["/data/train/0", "/data/valid", "/data/test", "/data/monitor/0"] {
+        keys.pointer_mut(pointer).unwrap()["tsv"] = tsv.clone();
     }
     keys
 }

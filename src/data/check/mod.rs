@@ -24,7 +24,7 @@ use serde::Serialize;
 
 use super::corpus::Side;
 use super::text::encoding;
-use super::text::raw::{Places, RawLines};
+use super::text::raw::{LineLocations, RawLines};
 use crate::choice::choice;
 use pair::Languages;
 pub use pair::Scripts;
@@ -312,7 +312,7 @@ impl SideCheck {
         }
         in_chunks(window.len(), &mut self.findings, |index, findings| {
             for kind in line::findings(window.get(index)) {
-                findings.add_at(kind, window.place(index));
+                findings.add_at(kind, window.location(index));
             }
         });
         if !self.has_advice && self.findings.count(Kind::NotUtf8) > 0 {
@@ -352,7 +352,7 @@ pub struct PairCheck<'c> {
     /// What pairs show.
     findings: Findings,
     /// Where source lines come from.
-    places: Places,
+    locations: LineLocations,
     /// Characters of every line, for both sides.
     lengths: [Vec<u32>; 2],
     /// The first line without a counterpart.
@@ -370,7 +370,7 @@ impl<'c> PairCheck<'c> {
             seen,
             sides: Default::default(),
             findings: Findings::default(),
-            places: Places::default(),
+            locations: LineLocations::default(),
             lengths: Default::default(),
             alone: None,
             held_out: HashSet::new(),
@@ -380,7 +380,7 @@ impl<'c> PairCheck<'c> {
     /// Checks the next lines of both sides; they are as many, until one side ends.
     pub fn add(&mut self, windows: &[RawLines; 2]) {
         let [source, target] = windows;
-        self.places.extend(self.sides[0].lines, source);
+        self.locations.extend(self.sides[0].lines, source);
         for ((check, lengths), window) in self.sides.iter_mut().zip(&mut self.lengths).zip(windows) {
             check.add(window);
             let characters = |index| window.get(index).iter().filter(|byte| !(0x80..0xC0).contains(*byte)).count();
@@ -393,13 +393,13 @@ impl<'c> PairCheck<'c> {
         let pairs = source.len().min(target.len());
         if source.len() != target.len() && self.alone.is_none() {
             let longer = if source.len() > target.len() { source } else { target };
-            let (path, line) = longer.place(pairs);
+            let (path, line) = longer.location(pairs);
             self.alone = Some((path.to_path_buf(), line));
         }
         in_chunks(pairs, &mut self.findings, |index, findings| {
             for (kind, side) in self.languages.findings(source.get(index), target.get(index)) {
                 let window = if side == Side::Source { source } else { target };
-                findings.add_at(kind, window.place(index));
+                findings.add_at(kind, window.location(index));
             }
         });
         for index in (0..pairs).filter(|index| !source.get(*index).trim_ascii().is_empty()) {
@@ -407,16 +407,16 @@ impl<'c> PairCheck<'c> {
             let is_held_out = self.seen.held_out.contains(&hash);
             if !self.is_training {
                 if is_held_out {
-                    self.findings.add_at(Kind::HeldOutTwice, source.place(index));
+                    self.findings.add_at(Kind::HeldOutTwice, source.location(index));
                 }
                 self.held_out.insert(hash);
                 continue;
             }
             if is_held_out {
-                self.findings.add_at(Kind::Overlap, source.place(index));
+                self.findings.add_at(Kind::Overlap, source.location(index));
             }
             if !self.seen.pairs.insert(hash) {
-                self.findings.add_at(Kind::Duplicate, source.place(index));
+                self.findings.add_at(Kind::Duplicate, source.location(index));
             }
         }
     }
@@ -433,7 +433,7 @@ impl<'c> PairCheck<'c> {
             pairs.detail(Kind::LineCounts, format!("{source}, but {target}"));
         }
         for shift in shift::shifts(&self.lengths[0], &self.lengths[1]) {
-            let (path, line) = self.places.location(shift.start);
+            let (path, line) = self.locations.location(shift.start);
             let kind = if shift.offset.is_some() { Kind::Shifted } else { Kind::Unrelated };
             pairs.add_many(kind, path, line, shift.end - shift.start);
         }

@@ -110,7 +110,7 @@ impl JsonRows {
     }
 
     fn wrong(&self, what: impl Into<String>) -> Error {
-        Error::failure(what).at_line(&self.shard.name, self.place(), 0)
+        Error::failure(what).at_line(&self.shard.name, self.line(), 0)
     }
 }
 
@@ -132,7 +132,7 @@ impl Rows for JsonRows {
         Ok(true)
     }
 
-    fn place(&self) -> usize {
+    fn line(&self) -> usize {
         match &self.layout {
             Layout::Lines(lines) => lines.number(),
             Layout::Values(values) => values.begins,
@@ -378,16 +378,16 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let shard = Shard { name: "hub:o/set t.json".into(), path };
         let columns = Columns { source: "en".into(), target: "de".into() };
-        let (mut block, mut places) = (PairBlock::default(), Vec::new());
+        let (mut block, mut lines) = (PairBlock::default(), Vec::new());
         let error = JsonRows::open(&shard, &columns).and_then(|mut rows| {
             while rows.push(&mut block)? {
-                places.push(rows.place());
+                lines.push(rows.line());
             }
             Ok(())
         });
-        let pairs = places.into_iter().enumerate();
+        let pairs = lines.into_iter().enumerate();
         (
-            pairs.map(|(index, place)| (place, <[&str; 2]>::from(block.get(index)).map(str::to_owned))).collect(),
+            pairs.map(|(index, line)| (line, <[&str; 2]>::from(block.get(index)).map(str::to_owned))).collect(),
             error.err(),
         )
     }
@@ -438,7 +438,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said_where_it_is() {
-        for (text, count, place, says) in [
+        for (text, count, line, says) in [
             (
                 "[\n{\"en\": \"a\", \"de\": \"b\"},\n{\"en\": }\n]",
                 1,
@@ -474,7 +474,7 @@ mod tests {
         ] {
             let (pairs, error) = read(text.as_bytes());
             let error = error.unwrap().to_string();
-            assert!(pairs.len() == count && error.contains(says) && error.contains(place), "{text}: {error}");
+            assert!(pairs.len() == count && error.contains(says) && error.contains(line), "{text}: {error}");
         }
         let (_, error) = read(b"[{\"en\": \"\xE9\", \"de\": \"b\"}]");
         assert!(error.unwrap().to_string().contains("value 1 is not JSON"));

@@ -80,7 +80,7 @@ trait Rows: Send {
     fn push(&mut self, block: &mut PairBlock) -> Result<bool>;
 
     /// Where the last row begins in the file: its line; in Parquet, which has none, its number. From 1.
-    fn place(&self) -> usize;
+    fn line(&self) -> usize;
 }
 
 /// A split's files, in the cache.
@@ -150,7 +150,7 @@ impl HubFiles {
             while more {
                 more = rows.push(&mut block)?;
                 if more {
-                    unit.push(rows.place());
+                    unit.push(rows.line());
                 }
                 if block.is_full() || !more {
                     for (source, target) in (0..block.len()).map(|index| block.get(index)) {
@@ -219,14 +219,14 @@ impl Rows for Bounded {
         self.left = self.left.checked_sub(bytes).ok_or_else(|| {
             let times = limits::DATA_SET_GROWTH;
             let what = format!("the file holds more than {times} times as much text as it has bytes");
-            let error = Error::failure(what).at_line(&self.name, self.rows.place(), 0);
+            let error = Error::failure(what).at_line(&self.name, self.rows.line(), 0);
             error.help("it was made to fill the disk, or repeats itself: use another data set")
         })?;
         Ok(true)
     }
 
-    fn place(&self) -> usize {
-        self.rows.place()
+    fn line(&self) -> usize {
+        self.rows.line()
     }
 }
 
@@ -261,19 +261,19 @@ struct UnitRows {
 }
 
 impl UnitRows {
-    /// Adds the next row, which begins at `place`.
-    fn push(&mut self, place: usize) {
-        if self.place(self.count) != place {
-            self.jumps.push((self.count, place));
+    /// Adds the next row, which begins at `line`.
+    fn push(&mut self, line: usize) {
+        if self.line(self.count) != line {
+            self.jumps.push((self.count, line));
         }
         self.count += 1;
     }
 
     /// Where a row begins, or would after the last.
-    fn place(&self, row: usize) -> usize {
+    fn line(&self, row: usize) -> usize {
         let after = self.jumps.partition_point(|(first, _)| *first <= row);
         let jump = after.checked_sub(1).and_then(|before| self.jumps.get(before));
-        jump.map_or(row + 1, |(first, place)| row - first + place)
+        jump.map_or(row + 1, |(first, line)| row - first + line)
     }
 }
 
@@ -312,7 +312,7 @@ impl PairSource for HubCorpus {
         for (unit, rows) in self.files.units().zip(&self.units) {
             if row < rows.count {
                 let shard = if side == Side::Target { unit.last() } else { unit.first() };
-                return (shard.map(|shard| shard.name.clone()).unwrap_or_default(), rows.place(row));
+                return (shard.map(|shard| shard.name.clone()).unwrap_or_default(), rows.line(row));
             }
             row -= rows.count;
         }

@@ -68,7 +68,7 @@ impl Rows for TableRows {
         Ok(true)
     }
 
-    fn place(&self) -> usize {
+    fn line(&self) -> usize {
         self.row.line
     }
 }

@@ -39,7 +39,7 @@ fn a_row_is_at_the_line_where_it_begins() {
         assert_eq!((corpus.len(), lines.len()), (expected.len(), expected.len()));
         for (index, (name, line)) in expected.iter().enumerate() {
             assert_eq!(corpus.origin(index, Side::Target), (name.into(), *line), "{index}");
-            assert_eq!(lines.place(index), (name.as_ref(), *line), "{index}");
+            assert_eq!(lines.location(index), (name.as_ref(), *line), "{index}");
         }
     }
 }

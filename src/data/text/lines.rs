@@ -344,8 +344,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = write(&directory, "latin1.txt", b"first\nl\xC3\xBCtt caf\xE9 au lait\n");
         let error = read_lines(&path).unwrap_err().to_string();
-        let place = format!("the text is not UTF-8\n  --> {}:2:9\n", path.display());
-        assert!(error.starts_with(&place), "{error}");
+        let location = format!("the text is not UTF-8\n  --> {}:2:9\n", path.display());
+        assert!(error.starts_with(&location), "{error}");
         assert!(error.contains("byte 0xE9 at offset 15;") && error.contains("iconv -c -f UTF-8 -t UTF-8"), "{error}");
         let path = write(&directory, "latin1.txt", b"first\nl\xFCtt caf\xE9 au lait\n");
         let error = read_lines(&path).unwrap_err().to_string();

@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn rows_are_told_from_texts_with_a_carriage_return() {
-        for (table, place) in [
+        for (table, line) in [
             // All rows, the end of them, and the beginning.
             ("a\tb\rc\td\re\tf\r", Some(1)),
             ("a\tb\nc\td\ne\tf\rg\th\r", Some(3)),
@@ -113,8 +113,8 @@ mod tests {
             (1..)
                 .zip(table.split_terminator('\n'))
                 .for_each(|(number, row)| rows.add(number, bare(row.as_bytes(), false)));
-            let found = rows.refuse(Path::new("t")).err().and_then(|error| error.location().map(|place| place.line));
-            assert_eq!(found, place, "{table:?}");
+            let found = rows.refuse(Path::new("t")).err().and_then(|error| error.location().map(|it| it.line));
+            assert_eq!(found, line, "{table:?}");
         }
     }
 }

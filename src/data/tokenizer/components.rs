@@ -149,8 +149,8 @@ pub(super) fn check_table(bytes: &[u8]) -> Result<()> {
             }
             let base = children(at, found);
             if found >> 8 & 1 == 1 {
-                let place = unit(base)? & !(1 << 31);
-                let replacement = replacements.get(place as usize..).and_then(|rest| rest.split('\0').next());
+                let offset = unit(base)? & !(1 << 31);
+                let replacement = replacements.get(offset as usize..).and_then(|rest| rest.split('\0').next());
                 let length = replacement.ok_or_else(damaged)?.len();
                 if length > depth * limits::REPLACEMENT_GROWTH {
                     return Err(Error::failure(format!(

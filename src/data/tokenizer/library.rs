@@ -389,8 +389,8 @@ fn byte_of_character(character: char) -> Option<u8> {
     match u8::try_from(character) {
         Ok(byte) => is_itself(&byte).then_some(byte),
         Err(_) => {
-            let place = (character as usize).checked_sub(0x100)?;
-            (0..=u8::MAX).filter(|byte| !is_itself(byte)).nth(place)
+            let index = (character as usize).checked_sub(0x100)?;
+            (0..=u8::MAX).filter(|byte| !is_itself(byte)).nth(index)
         }
     }
 }

@@ -388,10 +388,7 @@ impl StepModel for Fixed {
     fn step(&mut self, rows: &Rows<'_>, k: usize, best: &mut [Continuation]) -> Result<()> {
         self.row_counts.push(rows.len());
         for answer in best.chunks_exact_mut(k) {
-            answer
-                .iter_mut()
-                .zip(&self.answers[rows.position])
-                .for_each(|(place, continuation)| *place = *continuation);
+            answer.iter_mut().zip(&self.answers[rows.position]).for_each(|(slot, continuation)| *slot = *continuation);
         }
         Ok(())
     }

@@ -187,10 +187,10 @@ impl Plain<'_> {
                     all.extend(live.iter().map(|(tokens, _)| self.made(tokens, Ending::Stuck)));
                 }
                 live.clear();
-                for (place, (prefix, token, log_prob, _)) in candidates.into_iter().enumerate() {
+                for (rank, (prefix, token, log_prob, _)) in candidates.into_iter().enumerate() {
                     if live.len() == width {
                         break;
-                    } else if token == END && place < width {
+                    } else if token == END && rank < width {
                         all.push(self.made(&prefix, Ending::End));
                     } else if token != END {
                         taken.push(token);
@@ -257,10 +257,10 @@ impl Plain<'_> {
                 // Stable, and the candidates come by row, then by token: ties keep that order.
                 candidates.sort_by(|a, b| b.2.total_cmp(&a.2));
                 beam.clear();
-                for (place, (prefix, token, log_prob)) in candidates.into_iter().enumerate() {
+                for (rank, (prefix, token, log_prob)) in candidates.into_iter().enumerate() {
                     if beam.len() == width {
                         break;
-                    } else if token == END && place < width {
+                    } else if token == END && rank < width {
                         ended.push(self.made(&prefix, Ending::End));
                     } else if token != END {
                         beam.push(([prefix, vec![token]].concat(), log_prob));

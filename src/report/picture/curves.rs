@@ -221,8 +221,8 @@ pub fn whole(runs: &[Run], names: &[String]) -> Result<String> {
         area.fill(&WHITE).map_err(failed)?;
         let (above, area) = area.split_vertically(legend.height());
         legend.draw(&above)?;
-        let places = area.split_evenly((rows, ACROSS.min(charts.len())));
-        charts.iter().zip(&places).try_for_each(|((chart, curves), place)| chart.draw(place, curves))?;
+        let areas = area.split_evenly((rows, ACROSS.min(charts.len())));
+        charts.iter().zip(&areas).try_for_each(|((chart, curves), area)| chart.draw(area, curves))?;
         area.present().map_err(failed)?;
     }
     Ok(svg)

@@ -52,8 +52,8 @@ impl Footer {
     pub(super) fn read(file: &File) -> Read<Self> {
         let file_length = file.metadata()?.len();
         let mut tail = [0; 8];
-        let place = file_length.checked_sub(12).ok_or_else(|| wrong("it is too short"))? + 4;
-        file.read_exact_at(&mut tail, place)?;
+        let offset = file_length.checked_sub(12).ok_or_else(|| wrong("it is too short"))? + 4;
+        file.read_exact_at(&mut tail, offset)?;
         let (length, magic) = tail.split_first_chunk().ok_or_else(|| wrong("it is too short"))?;
         if magic != MAGIC {
             return Err(wrong("it does not end as such a file does"));
@@ -63,9 +63,9 @@ impl Footer {
             let most = limits::PARQUET_FOOTER_BYTES;
             return Err(wrong(&format!("its description has {length} bytes, more than {most}")));
         }
-        let place = place.checked_sub(length).ok_or_else(|| wrong("its description is longer than the file"))?;
+        let offset = offset.checked_sub(length).ok_or_else(|| wrong("its description is longer than the file"))?;
         let mut bytes = vec![0; length as usize];
-        file.read_exact_at(&mut bytes, place)?;
+        file.read_exact_at(&mut bytes, offset)?;
         Ok(Self { bytes, file_length })
     }
 
@@ -130,14 +130,14 @@ impl Footer {
         }
     }
 
-    /// Reads what is said of a column of a row group.
+    /// Reads the description of a column of a row group.
     fn chunk(&self, thrift: &mut Thrift, is_wanted: bool) -> Read<Option<Chunk>> {
         let mut chunk = None;
         thrift.fields(|thrift, id, kind| {
             match (id, kind) {
                 _ if !is_wanted => return Ok(false),
                 (1, _) => return Err(wrong("a column lies in another file")),
-                (3, Kind::Struct) => chunk = Some(self.place(thrift)?),
+                (3, Kind::Struct) => chunk = Some(self.chunk_metadata(thrift)?),
                 _ => return Ok(false),
             }
             Ok(true)
@@ -145,7 +145,7 @@ impl Footer {
         if is_wanted && chunk.is_none() { Err(wrong("the description of a column is not whole")) } else { Ok(chunk) }
     }
 
-    fn place(&self, thrift: &mut Thrift) -> Read<Chunk> {
+    fn chunk_metadata(&self, thrift: &mut Thrift) -> Read<Chunk> {
         let (mut type_, mut codec, mut length, mut data, mut dictionary) = (None, None, None, None, None);
         thrift.fields(|thrift, id, kind| {
             let slot = match id {
@@ -161,7 +161,7 @@ impl Footer {
         })?;
         let unsigned = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok());
         // Some writers state a dictionary at 0 where there is none.
-        let start = unsigned(dictionary).filter(|place| *place > 0).or(unsigned(data));
+        let start = unsigned(dictionary).filter(|offset| *offset > 0).or(unsigned(data));
         match (type_, codec, start, unsigned(length)) {
             (Some(BYTE_ARRAY), Some(codec), Some(start), Some(length)) => {
                 if start.checked_add(length).is_none_or(|end| end > self.file_length) {

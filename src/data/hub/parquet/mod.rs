@@ -52,7 +52,7 @@ pub(super) struct ParquetRows {
     sides: Option<[Side; 2]>,
     left: usize,
     /// Rows that have been read.
-    place: usize,
+    row: usize,
 }
 
 impl ParquetRows {
@@ -78,7 +78,7 @@ impl ParquetRows {
         let mut groups = footer.groups(wanted, leaves.len()).map_err(failed)?;
         groups.reverse();
         let whole = [source.whole, target.whole];
-        Ok(Self { shard: shard.clone(), file: Arc::new(file), whole, groups, sides: None, left: 0, place: 0 })
+        Ok(Self { shard: shard.clone(), file: Arc::new(file), whole, groups, sides: None, left: 0, row: 0 })
     }
 
     /// Goes on to a row group that has a row left; false at the end.
@@ -100,12 +100,12 @@ impl ParquetRows {
         for side in self.sides.iter_mut().flatten() {
             side.read()?;
         }
-        (self.left, self.place) = (self.left - 1, self.place + 1);
+        (self.left, self.row) = (self.left - 1, self.row + 1);
         Ok(true)
     }
 
     fn wrong(&self, what: &str, help: &str) -> Error {
-        Error::failure(what).at_line(&self.shard.name, self.place, 0).help(help)
+        Error::failure(what).at_line(&self.shard.name, self.row, 0).help(help)
     }
 }
 
@@ -126,8 +126,8 @@ impl Rows for ParquetRows {
         Ok(true)
     }
 
-    fn place(&self) -> usize {
-        self.place
+    fn line(&self) -> usize {
+        self.row
     }
 }
 
@@ -192,12 +192,12 @@ fn damaged(shard: &Shard, error: &ParquetError) -> Error {
 
 /// The two columns: at the top, by their dotted names, or within one nested column, `translation` first.
 fn find(leaves: &[Leaf], wanted: [&str; 2]) -> Option<[usize; 2]> {
-    let mut places = HashMap::new();
-    for (place, leaf) in leaves.iter().enumerate() {
-        places.entry(leaf.name.as_str()).or_insert(place);
+    let mut indices = HashMap::new();
+    for (index, leaf) in leaves.iter().enumerate() {
+        indices.entry(leaf.name.as_str()).or_insert(index);
     }
     let within = |prefix: &str| -> Option<[usize; 2]> {
-        let of = |name: &str| places.get(format!("{prefix}{name}").as_str()).copied();
+        let of = |name: &str| indices.get(format!("{prefix}{name}").as_str()).copied();
         Some([of(wanted[0])?, of(wanted[1])?])
     };
     let nested = leaves.iter().filter(|leaf| leaf.names == 2);

@@ -151,8 +151,8 @@ impl Table {
                 longest = Some((value & !(1 << 31), length));
             }
         }
-        let (place, length) = longest?;
-        let replacement = self.replacements.get(place as usize..)?.split('\0').next()?;
+        let (offset, length) = longest?;
+        let replacement = self.replacements.get(offset as usize..)?.split('\0').next()?;
         text.is_char_boundary(length).then_some((replacement, length))
     }
 }

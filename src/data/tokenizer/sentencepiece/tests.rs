@@ -263,8 +263,8 @@ fn damaged_models_do_no_harm() {
         for _ in 0..1500 {
             let mut bytes = bytes.clone();
             for _ in 0..1 + random.below(4) {
-                let place = random.below(bytes.len() as u64) as usize;
-                bytes[place] = random.below(256) as u8;
+                let index = random.below(bytes.len() as u64) as usize;
+                bytes[index] = random.below(256) as u8;
             }
             let Ok(tokenizer) = Tokenizer::from_bytes(bytes) else { continue };
             accepted += 1;

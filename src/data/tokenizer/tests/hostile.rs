@@ -34,14 +34,14 @@ fn sequence(name: &str, steps: &[Value], times: usize) -> Value {
     json!({ "type": "Sequence", name: steps })
 }
 
-/// A table that replaces `a` by what stands at `place` of the replacements.
-fn charsmap(place: u32, replacements: &str) -> Value {
+/// A table that replaces `a` by what stands at `offset` of the replacements.
+fn charsmap(offset: u32, replacements: &str) -> Value {
     let mut units = [0u32; 1024];
     let (byte, base, value) = (u32::from(b'a'), 256, 512);
     units[0] = base << 10;
     let at = base ^ byte;
     units[at as usize] = byte | 1 << 8 | (value ^ at) << 10;
-    units[value as usize] = 1 << 31 | place;
+    units[value as usize] = 1 << 31 | offset;
     table(&units, replacements)
 }
 
