@@ -34,10 +34,11 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// Parses arguments, of which the first is the program's name.
+    /// Parses arguments. The first is the program's name.
     ///
     /// # Errors
-    /// They are wrong, or ask for help or the version. The error prints what to say, coloured as they ask.
+    /// The arguments are wrong, or ask for help or the version. The error prints the message, in the colours they ask
+    /// for.
     pub fn from_arguments(arguments: &[OsString]) -> Result<Self, clap::Error> {
         let mut command = Self::command().color(Color::from_arguments(arguments).into());
         let matches = command.try_get_matches_from_mut(arguments);
@@ -46,8 +47,8 @@ impl Cli {
     }
 }
 
-/// Prints what parsing the arguments said, help or an error, and returns the exit code. A reader of the help that has
-/// gone away is no error; a full disk is.
+/// Prints the outcome of parsing, help or an error, and returns the exit code. A closed pipe is no error; a full disk
+/// is.
 pub fn report(outcome: &clap::Error) -> ExitCode {
     let plain = outcome.to_string();
     // An argument may be the name of somebody's file.

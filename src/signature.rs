@@ -1,4 +1,4 @@
-//! What a file is that is not what it was named for, told by how it begins.
+//! Detects by its first bytes what a file is, if it is not what the user named it for.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ impl fmt::Display for Signature {
 
 impl std::error::Error for Signature {}
 
-/// Programs that compress: what a file begins with, the extension of its name, the format, and what unpacks it.
+/// Compressed formats: first bytes, extension, name, and the command that unpacks them.
 const PACKED: [(&[u8], &str, &str, &str); 13] = [
     (b"PK\x03\x04", "zip", "zip", "unzip"),
     (b"7z\xBC\xAF\x27\x1C", "7z", "7-Zip", "7z x"),
@@ -34,12 +34,12 @@ const PACKED: [(&[u8], &str, &str, &str); 13] = [
     (b"\x1F\x9D", "Z", "compress", "gzip -d"),
     (b"\x1F\xA0", "z", "compress", "gzip -d"),
     (b"\xFF\x06\0\0sNaPpY", "sz", "snappy", "snzip -d"),
-    // It has no beginning of its own.
+    // Brotli has no signature.
     (b"", "br", "brotli", "brotli -d"),
     (b"", "bz2", "bzip2", "bunzip2"),
 ];
 
-/// Formats that are no text: what a file begins with, what it is, and what to do about it.
+/// Formats that are no text: first bytes, what the file is, and what to do about it.
 const BINARY: [(&[u8], &str, &str); 15] = [
     (b"%PDF-", "is a PDF document", COPY),
     (b"%!PS", "is a PostScript document", COPY),
@@ -94,8 +94,8 @@ impl Signature {
         &self.help
     }
 
-    /// What stands in the place of a file that was not fetched: a pointer of Git LFS or git-annex, or a page that a
-    /// server sent instead.
+    /// Detects a stand-in for a file that was not fetched: a pointer of Git LFS or git-annex, or a page that a server
+    /// sent instead.
     pub(crate) fn placeholder(head: &[u8]) -> Option<Self> {
         let is_lfs =
             head.len() <= LFS_BYTES && contains(head, b"\noid ") && LFS.iter().any(|begin| head.starts_with(begin));
@@ -114,7 +114,7 @@ impl Signature {
         })
     }
 
-    /// What is no text: placeholders, archives and other binary formats.
+    /// Detects what is no text: placeholders, archives and other binary formats.
     pub(crate) fn binary(head: &[u8]) -> Option<Self> {
         if let Some(placeholder) = Self::placeholder(head).filter(|it| !it.is_document) {
             return Some(placeholder);
@@ -147,7 +147,7 @@ impl Signature {
         }
     }
 
-    /// The same of a name, for formats that have no beginning of their own.
+    /// Detects by its name a format that has no signature.
     pub(crate) fn packed_name(path: &std::path::Path) -> Option<Self> {
         let extension = path.extension()?.to_str()?;
         let (_, _, form, command) = PACKED.iter().find(|(_, name, ..)| *name == extension)?;
@@ -155,7 +155,7 @@ impl Signature {
         Some(Self::new("is no text", help))
     }
 
-    /// A document in HTML, XML or SGML.
+    /// Detects a document in HTML, XML or SGML.
     pub(crate) fn page_or_markup(head: &[u8]) -> Option<Self> {
         Self::placeholder(head).filter(|it| it.is_document).or_else(|| markup(head))
     }
@@ -167,7 +167,7 @@ impl Signature {
         line.starts_with(b"{") && object.is_ok_and(|object| !object.is_empty())
     }
 
-    /// Text of two or four bytes a character, from its first line on.
+    /// Detects text of two or four bytes per character, by its first line.
     pub(crate) fn wide_text(head: &[u8]) -> Option<Self> {
         head.split(|byte| *byte == b'\n').next().filter(|line| line.contains(&0))?;
         let encoding = wide_encoding(head, 0)?;
@@ -175,7 +175,7 @@ impl Signature {
         Some(Self::new(format!("is text in {encoding}, not UTF-8"), help))
     }
 
-    /// Text whose lines are not sentences: documents of other programs.
+    /// Detects text whose lines are not sentences: documents of other programs.
     pub(crate) fn structured_text(head: &[u8]) -> Option<Self> {
         if let Some(page) = Self::placeholder(head) {
             return Some(page);
@@ -193,7 +193,7 @@ fn begun(head: &[u8]) -> &[u8] {
     head.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(head).trim_ascii_start()
 }
 
-/// Documents of office programs, which are zip archives: told by the name of the first file in them.
+/// Detects documents of office programs: zip archives, recognised by the name of the first file in them.
 fn office(head: &[u8]) -> Option<Signature> {
     let length = u16::from_le_bytes(head.strip_prefix(b"PK\x03\x04")?.get(22..24)?.try_into().ok()?);
     let name = head.get(30..30 + usize::from(length))?;
@@ -212,7 +212,7 @@ fn office(head: &[u8]) -> Option<Signature> {
 /// The name of the outermost element of a document in XML, HTML or SGML, if it begins as one.
 fn root(head: &[u8]) -> Option<String> {
     let mut rest = begun(head);
-    // Declarations, comments, and what they are of.
+    // Declarations and comments, and then the root element.
     let mut is_declared = false;
     loop {
         let after = |end: &[u8]| {
@@ -291,12 +291,12 @@ fn json(head: &[u8]) -> Option<Signature> {
     })
 }
 
-/// Bytes that tell an encoding, and zeros among them that may be damage.
+/// How many bytes decide on an encoding, and how many zeros among them may be damage.
 const SEEN: usize = 200;
 const FEW_ZEROS: usize = 4;
 
-/// The encoding of two or four bytes a character that bytes are in, by where their zeros are: of most characters, half
-/// the bytes or more are zero. `first` is the number of the first byte in the text.
+/// Detects an encoding of two or four bytes per character by the positions of zeros: in most characters, half of the
+/// bytes or more are zero. `first` is the number of the first byte in the text.
 pub(crate) fn wide_encoding(bytes: &[u8], first: u64) -> Option<&'static str> {
     let bytes = bytes.get(..SEEN).unwrap_or(bytes);
     let zeros = [0, 1, 2, 3].map(|position| {

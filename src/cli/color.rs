@@ -1,4 +1,4 @@
-//! When to colour what is printed.
+//! When to colour the output.
 
 use std::ffi::OsString;
 

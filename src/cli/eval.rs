@@ -27,7 +27,8 @@ pub struct EvalArgs {
     pub reference: Vec<PathBuf>,
     /// Fetch data sets of the hub that the model's configuration names as its test set, with your token
     ///
-    /// Without this flag a model, which may be another's, only has files read, and which ones is told.
+    /// Without this flag, a model, which may come from somebody else, may only have files read, and each one is
+    /// reported.
     #[arg(long, conflicts_with_all = ["src", "hyp"])]
     pub trust_model_data: bool,
     /// Score these translations, without a model; several files are several systems, - is stdin
@@ -195,7 +196,7 @@ mod tests {
 
     use super::*;
 
-    /// `--hyp` conflicts with every flag that says how to translate.
+    /// `--hyp` conflicts with every flag about translating.
     #[test]
     fn given_translations_are_not_decoded() {
         let command = EvalArgs::augment_args(Command::new("eval"));

@@ -8,7 +8,7 @@ use clap::{Command, Error};
 
 use crate::config::{instead_of, keys_called};
 
-/// clap's error, or one that says more.
+/// clap's error, or a more helpful one.
 pub(super) fn explained(error: Error, command: &Command, arguments: &[OsString]) -> Error {
     match error.kind() {
         ErrorKind::MissingRequiredArgument => without_flag(error, command, arguments),
@@ -89,7 +89,7 @@ mod tests {
     use super::super::Cli;
     use super::*;
 
-    /// What is said about a wrong command line.
+    /// The message about a wrong command line.
     fn said(line: &str) -> String {
         let words: Vec<OsString> = line.split(' ').map(Into::into).collect();
         Cli::from_arguments(&words).unwrap_err().to_string()
@@ -115,7 +115,7 @@ mod tests {
         );
         assert!(!said("mt train text").contains("help: name"));
         assert!(said("mt train --save-dir x").ends_with("on the command line: `--run-dir DIR`\n"));
-        // Where there is no `--set`, and what is no key.
+        // Commands without `--set`, and names that are no keys.
         for line in ["mt translate --lr 3", "mt train --config a.toml --nothing"] {
             assert!(!said(line).contains("--set"), "{line}");
         }

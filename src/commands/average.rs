@@ -135,7 +135,7 @@ fn average_models(models: &[PathBuf], args: &AverageArgs, common: &Common) -> Re
     Ok(())
 }
 
-/// Says what was made, and that nobody knows yet how good it is.
+/// Reports the new model, and that its quality is not known yet.
 fn tell(averaged: &str, out: &Path) {
     let out = out.display();
     info(format_args!("averaged {averaged} into {out}"));
@@ -154,7 +154,7 @@ fn warn_if_apart(likeness: f64) {
     }
 }
 
-/// Whether the weights of two models mean something else if a key has another value in one of them.
+/// Whether the weights of two models have different meanings if they differ in this key.
 fn changes_weights(key: &str, one: &Config, other: &Config) -> bool {
     let both = |kind: PositionKind| [one, other].iter().all(|config| config.model.positions == kind);
     match key {

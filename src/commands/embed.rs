@@ -36,8 +36,8 @@ pub(super) fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
     refuse_inputs(args.output.as_deref(), lines.path().into_iter().chain(of_model.iter().map(PathBuf::as_path)))?;
     let is_tensor = |path: &&Path| path.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors"));
     let tensor_file = args.output.as_deref().filter(is_tensor);
-    // Opening empties the output file, so first make sure that the input can be read. A tensor is written only at the
-    // end.
+    // Opening the output file empties it, so make sure first that the input can be read. A tensor file is written only
+    // at the end.
     let mut window = lines.next()?;
     let mut output = match tensor_file {
         Some(path) => refuse_unwritable(path).map(|()| None)?,

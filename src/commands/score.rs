@@ -57,7 +57,7 @@ pub(super) fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
     let refused = loop {
         let (window, refused) = match pairs.read() {
             Ok(window) => window,
-            // Once something is written, what is known of the lines before is told too.
+            // After output has begun, first report on the lines before.
             Err(error) if output.is_some() => break Some(error),
             Err(error) => return Err(error),
         };
@@ -109,7 +109,7 @@ pub(super) fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
     if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
 }
 
-/// What is written of a pair with its target's tokens and their log-probabilities, or of one that cannot be scored.
+/// The output for a pair with its target's tokens and their log-probabilities, or for one that cannot be scored.
 fn shown(
     translator: &Translator,
     (source, pair): (&str, &Pair),
@@ -147,7 +147,7 @@ struct Unscored {
 }
 
 impl Unscored {
-    /// Takes note of a pair, if it is one of them, and of its lines in these files.
+    /// Counts a pair, if it is one of them, with its lines in these files.
     fn add(&mut self, fit: Fit, paths: [&PathBuf; 2], lines: [usize; 2]) {
         /// More are only counted.
         const MOST: usize = 20;

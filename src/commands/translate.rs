@@ -54,7 +54,7 @@ pub(super) fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
         refuse_inputs(Some(file), inputs())?;
     }
     let progress = progress(requests.lines(), args.output.as_deref());
-    // Who answers a prompt sees what was answered.
+    // A user at a prompt sees the answers anyway.
     let written = match requests.lines().is_interactive() {
         true => AnsweredLines::default(),
         false => AnsweredLines::watch(args.output.as_deref(), progress.clone())?,
@@ -66,7 +66,7 @@ pub(super) fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
                 return Err(error);
             }
             Ok(window) => window,
-            // What is known of the lines before is told, too.
+            // First report on the lines before.
             Err(error) if writer.is_some() => Window { refused: Some(error), ..Window::default() },
             Err(error) => return Err(error),
         };
@@ -103,7 +103,7 @@ struct Writer<'a> {
     args: &'a TranslateArgs,
     common: &'a Common,
     model: &'a ModelFiles,
-    /// For explanations and alignments, if they are asked for.
+    /// For explanations and alignments, if wanted.
     explainer: Option<(Transformer, Reader)>,
     output: Output,
     /// The file of `--attention`.
@@ -112,11 +112,11 @@ struct Writer<'a> {
     tags: Tags<'a>,
     /// Lines for which the search found fewer translations than `--n-best` asks for.
     fewer: LineSummary,
-    /// Lines with a translation that has what separates it from what is written after it.
+    /// Lines with a translation that contains the separator.
     separated: LineSummary,
 }
 
-/// What separates a translation from what is written after it. Other programs know no escape for it.
+/// The separator between a translation and the fields after it. Other programs know no escape for it.
 const SEPARATOR: &str = "|||";
 
 impl<'a> Writer<'a> {
@@ -141,13 +141,13 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// The alignments of each line's translations that are written, if they are asked for.
+    /// The alignments of the printed translations of each line, if wanted.
     fn alignments(&self, lines: &[String], translations: &[Translation]) -> Result<Vec<Vec<Alignment>>> {
         let Some((model, reader)) = self.explainer.as_ref().filter(|_| self.args.alignment) else {
             return Ok(vec![Vec::new(); lines.len()]);
         };
         let all = align(model, reader, lines, translations, self.args.n_best.unwrap_or(1))?;
-        // Words are those of the user's line.
+        // Word numbers refer to the user's line, without the tag.
         let of_tag = self.words_of_tag();
         Ok(all.into_iter().map(|line| line.into_iter().map(|alignment| alignment.after(of_tag)).collect()).collect())
     }
@@ -262,9 +262,8 @@ fn check(args: &TranslateArgs) -> Result<()> {
     Ok(())
 }
 
-/// A line and its translation as JSON. Log-probabilities are those of the tokens and, if it was reached, of the end;
-/// for a line in parts, of each part's tokens and end. `joints` are the indices of the tokens with which later parts
-/// begin.
+/// A line and its translation as JSON. It has the log-probabilities of the tokens and, if reached, of the end; for a
+/// line in parts, of the tokens and end of each part. `joints` are the indices of the first tokens of later parts.
 fn json(tokenizer: &Tokenizer, line: &str, translation: &Translation, alignments: &[Alignment], n_best: bool) -> Value {
     let candidate = |(candidate, alignment): (&Candidate, Option<&Alignment>)| {
         let Candidate { text, tokens, token_log_probs, log_prob, score, ending, joints, lacks_phrases } = candidate;

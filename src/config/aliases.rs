@@ -1,5 +1,5 @@
-//! What keys and values are called in other toolkits (fairseq, Marian, Sockeye, JoeyNMT, OpenNMT) and in the paper, so
-//! that a message about an unknown name can give ours. None of these names is accepted.
+//! Names of keys and values in other toolkits (fairseq, Marian, Sockeye, JoeyNMT, OpenNMT) and in the paper, so that a
+//! message about an unknown name can suggest ours. The program accepts none of these names.
 
 use super::document::Value;
 use super::schema::{self, join};
@@ -140,7 +140,7 @@ const KEYS: &[(&str, &[&str])] = &[
     ("runtime.threads", &["cpu_threads", "num_threads"]),
 ];
 
-/// As [`KEYS`], with the value of ours, for switches of others and for what they count differently.
+/// Like [`KEYS`], with our value, for switches of other toolkits and for what they count differently.
 const SETTINGS: &[(&str, &str, &[&str])] = &[
     ("model.tie", "\"all\"", &["share_all_embeddings", "tied_embeddings_all", "share_embeddings"]),
     (
@@ -164,7 +164,7 @@ const NOTES: &[(&str, &[&str], &str)] = &[
     ("length_penalty", &["lenpen", "normalize"], " with `length_penalty_kind = \"power\"`"),
 ];
 
-/// Others' names for what is no key here, and what there is instead.
+/// Names of other toolkits for what is no key here, and what to use instead.
 const NO_KEY: &[(&[&str], &str)] = &[
     (
         &["save_dir", "model_dir", "output_dir", "save_model", "output_model", "model_path"],
@@ -250,7 +250,7 @@ const READ: &[(&[&str], &str)] = &[
 
 /// What another toolkit's key is called here.
 pub(super) struct Alias {
-    /// Our keys, dotted; any of them may have been meant.
+    /// Our keys, dotted, that the user may have meant.
     pub keys: Vec<String>,
     /// What to write.
     pub help: String,

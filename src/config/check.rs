@@ -12,14 +12,14 @@ use crate::escape::brief;
 use crate::key::{Key, Kind, Variant};
 use crate::limits;
 
-/// The highest column number that can be stated.
+/// The highest column number that a configuration may use.
 const MOST_COLUMNS: i128 = 1000;
 
 /// The problems found, and which keys they concern.
 #[derive(Default)]
 pub(super) struct Report {
     problems: Vec<(Option<Origin>, Error)>,
-    /// How many problems there are beyond those, which are only counted.
+    /// Number of further problems, which are only counted.
     more: usize,
     /// Dotted names of keys with a problem: checks that depend on them are left out.
     bad: BTreeSet<String>,
@@ -66,7 +66,7 @@ impl Report {
         let errors = self.problems.into_iter().map(|(_, error)| error);
         let mut errors: Vec<Error> = errors.filter(|error| seen.insert(error.to_string())).collect();
         if self.more > 0 {
-            // In the place of one, so that it is shown.
+            // It replaces one error, so that it is shown.
             errors.truncate(limits::MOST_ERRORS - 1);
             errors.push(Error::usage(format!("the configuration has {} more problems", self.more + 1)));
         }
@@ -223,7 +223,7 @@ impl Report {
         self.bad.insert(join(path, name));
     }
 
-    /// A key that does not exist: one of `names` may have been meant, and `all` is the list shown to the user.
+    /// Reports a key that does not exist. The user may have meant one of `names`; `all` is the list to show.
     fn unknown_key(&mut self, path: &str, name: &str, entry: &Entry, names: &[&str], all: &str) {
         if self.is_full() {
             self.more += 1;
@@ -241,7 +241,7 @@ impl Report {
         let (help, meant) = key_meant(path, name, &entry.item.value, names, all);
         self.add(&entry.key, Error::usage(what).help(help));
         self.bad.insert(join(path, name));
-        // Most likely those keys were meant, so do not report them as missing too.
+        // The user most likely meant those keys, so do not report them as missing, too.
         self.bad.extend(meant);
     }
 
@@ -310,7 +310,7 @@ impl Report {
     }
 }
 
-/// An empty table over another, which it leaves as it is: most likely it was meant to take its place.
+/// Reports an empty table over another one, which stays as it is. The user most likely meant to replace it.
 fn without_effect(path: &str, keys: &[Key]) -> Error {
     let needed: Vec<_> = keys.iter().filter(|key| key.required).map(|key| format!("`{}`", key.name)).collect();
     let needed = needed.join(" and ");
@@ -319,8 +319,8 @@ fn without_effect(path: &str, keys: &[Key]) -> Error {
     error.help(format!("give it {needed}, or leave it out{without}"))
 }
 
-/// What to do about a key that does not exist, and the keys (dotted) that may have been meant: one of `names`, which
-/// the table has, or another; `all` is the list shown to the user.
+/// Help for a key that does not exist, and the keys (dotted) that the user may have meant: one of `names`, which the
+/// table has, or another one. `all` is the list to show.
 fn key_meant(path: &str, name: &str, value: &Value, names: &[&str], all: &str) -> (String, Vec<String>) {
     if name == "extends" {
         return ("`extends` belongs in a file, before the first section".to_owned(), Vec::new());
@@ -428,7 +428,7 @@ fn check_value(path: &str, value: &Value, kind: &Kind) -> Result<(), Error> {
     }
 }
 
-/// How a tagged table is written whose `kind` was stated as its value.
+/// How to write a tagged table whose `kind` was given as its value.
 fn as_table(path: &str, kind: &str, variants: &[Variant]) -> String {
     let name = path.rsplit('.').next().unwrap_or(path);
     let kinds: Vec<_> = variants.iter().map(|variant| variant.kind).collect();

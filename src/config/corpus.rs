@@ -10,7 +10,7 @@ use crate::key::Key;
 /// have.
 pub(super) fn check(merged: &Table, report: &mut Report) {
     let Some(Value::Table(data)) = get(merged, "data").map(|entry| &entry.item.value) else { return };
-    // What other vocabularies have is known once they are there.
+    // The contents of other vocabularies are known only once they exist.
     let is_learnt = ["tokenizer.path", "train.init"].iter().all(|key| get(merged, key).is_none());
     let is_readable = ["tokenizer.tags", "tokenizer.symbols"].iter().all(|key| !report.is_bad(key));
     let known = (is_learnt && is_readable).then(|| Known::new(merged));
@@ -30,7 +30,7 @@ pub(super) fn check(merged: &Table, report: &mut Report) {
     }
 }
 
-/// How a number is stated as text.
+/// Asks to write a number as text.
 fn as_text(path: &str, side: &str, number: i128, origin: &Origin) -> String {
     match origin.source.text {
         // A shell removes one pair of quotes.
@@ -51,7 +51,7 @@ fn same_column(report: &mut Report, path: &str, [source, target]: [&Item; 2]) {
 struct Known {
     tags: Vec<String>,
     symbols: Vec<String>,
-    /// `tags` with those that corpora have beside them.
+    /// `tags`, and further ones that corpora have.
     wanted: Vec<String>,
 }
 
@@ -99,7 +99,7 @@ fn tags_of_corpora(merged: &Table) -> Vec<String> {
     tables.filter_map(tag).collect()
 }
 
-/// Reports a tag that is not made of those that the vocabulary will have.
+/// Reports a tag that contains a word which the vocabulary will not have as a tag.
 fn unknown_tag(report: &mut Report, path: &str, (tag, origin): (&str, &Origin), known: &Known) {
     if let Some(word) = tag.split_whitespace().find(|word| !known.has(word)) {
         let what = format!("`{path}.tag`: {word} is not one of `tokenizer.tags`, so the vocabulary would not have it");
@@ -109,13 +109,14 @@ fn unknown_tag(report: &mut Report, path: &str, (tag, origin): (&str, &Origin), 
     }
 }
 
-/// How a corpus of the hub is stated.
+/// How to write a corpus of the hub.
 fn stated_as(repo: &Repo) -> String {
     let columns = "split = \"train\", source = \"COLUMN\", target = \"COLUMN\"";
     format!("a data set of the hub is {{ hub = \"{}\", {columns} }}", repo.name)
 }
 
-/// Adds to the error for a corpus that is text how it is stated, if the text is the name of a data set of the hub.
+/// Adds help to the error for a corpus that is given as text: how to write it as a data set of the hub, if the text is
+/// the name of one.
 pub(super) fn with_hub_help(error: Error, keys: &[Key], value: &Value) -> Error {
     let Value::Text(text) = value else { return error };
     match Repo::named(text).or_else(|| Repo::perhaps(text)) {

@@ -77,7 +77,7 @@ impl<'s> Override<'s> {
         self.path.last() == Some(&"kind") || self.kind().is_some_and(Kind::is_text)
     }
 
-    /// If the key is one of a table in a list: the list, which of its tables, and the key there.
+    /// For a key of a table in a list: the list, the index of the table, and the key within it.
     fn list_key(&self) -> Option<(&[&'s str], usize, &'s str)> {
         let (list, [index, name]) = self.path.split_last_chunk()?;
         let is_list = matches!(lookup(list.iter().copied()), Some(Kind::List(_)));
@@ -87,8 +87,8 @@ impl<'s> Override<'s> {
     /// Adds the override as a layer over earlier ones. The first that states the `kind` of a table comes before keys of
     /// that table, so that `--set` may name the kind and its keys in any order; likewise for the form of a corpus.
     ///
-    /// A key of a table in a list states the whole list again, as it is in the layers so far, of which `below` are the
-    /// first.
+    /// For a key of a table in a list, the new layer states the whole list, as it is in the layers so far. `below` are
+    /// the first of these.
     ///
     /// # Errors
     /// There is no such table.
@@ -189,7 +189,7 @@ fn has_form(layer: &Table, table: &str) -> bool {
     has("kind") || FORMS.iter().any(|form| has(form)) || (has("source") && has("target"))
 }
 
-/// The place of an override in messages.
+/// The location of an override in messages.
 fn location(text: &str) -> PathBuf {
     PathBuf::from(format!("--set {}", brief(text)))
 }

@@ -1,5 +1,5 @@
-//! The configuration as a type. Each section is defined in the module that does what it says, but `[runtime]`, which is
-//! for all.
+//! The configuration as a type. Each section is defined in the module that implements it; only `[runtime]`, which is
+//! for all, is defined here.
 //!
 //! What a key may hold is in `schema`; a test keeps the two in step.
 

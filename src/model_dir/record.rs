@@ -35,8 +35,8 @@ pub fn values(config: &Config) -> Values {
     values
 }
 
-/// What a checkpoint records: what its model is and how it was trained, as far as a run may not change that; and what
-/// its state refers to. Of the text it has checksums.
+/// The values that a checkpoint records: those of its model and training that a run may not change, and those that its
+/// state refers to. For the text it holds checksums.
 pub fn recorded_values(config: &Config) -> Values {
     let mut values = values(config);
     values.retain(|key, _| {
@@ -50,7 +50,7 @@ pub fn recorded_values(config: &Config) -> Values {
 
 /// Whether the state refers to the key: the learning rate lowered so far, the best validation.
 fn is_of_state(key: &str) -> bool {
-    // How it was trained stays what it was.
+    // The record of the training so far stays.
     key.starts_with(SCHEDULE) || config::decides(key, Decides::Validation) && !key.starts_with("train.")
 }
 
@@ -75,10 +75,10 @@ fn is_of_value(key: &str, valid: &ValidConfig) -> bool {
     }
 }
 
-/// Makes the state of a checkpoint that of a run with this configuration and text. Until then, keys had the values
-/// `before`. What refers to something else is dropped: a learning rate that was lowered, the best validation. Returns
-/// why the latter was, if it was. Where a schedule ends does not make it another, since that may follow from the number
-/// of updates.
+/// Adapts the state of a checkpoint to a run with this configuration and text; `before` holds the values that the keys
+/// had until then. It drops what no longer applies: a lowered learning rate after another schedule, the best validation
+/// after another validation. Returns why it dropped the latter, if it did. Another end of a schedule is no other
+/// schedule, since it may follow from the number of updates.
 pub fn adapt(state: &mut TrainState, before: &Values, config: &Config, text: TextChecksums) -> Option<String> {
     let now = config::values(config);
     // Keys of other versions are not compared.
@@ -131,7 +131,7 @@ fn read(checkpoint: &Path) -> Option<Values> {
     state.ok().map(|state| state.configuration)
 }
 
-/// The values of all keys with which a run was trained so far: those of its configuration, replaced by the record.
+/// The values of all keys in a run's training so far: those of its configuration, replaced by the record.
 pub fn before(config: &Config, record: &Values) -> Values {
     let mut values = values(config);
     // Which keys these tables have depends on their kinds.
@@ -143,8 +143,8 @@ pub fn before(config: &Config, record: &Values) -> Values {
     values
 }
 
-/// The keys of `[model]` by which a model computes something else from the same tensors, if their values are not those
-/// of the record: each with the value there and the one of now.
+/// The keys of `[model]` that change what a model computes from the same tensors, and whose values differ from the
+/// record: each with its recorded and its present value.
 pub fn other_model(record: &Values, config: &Config) -> Vec<(String, String, String)> {
     let now = recorded_values(config);
     // Keys of other versions are not compared.
@@ -195,7 +195,8 @@ mod tests {
         assert_eq!(other_model(&record, &new), []);
     }
 
-    /// The table of keys says which may change; here it is said again what must not, as a key may follow its table.
+    /// The table of keys decides which keys may change. This list repeats those that must not, since a key may follow
+    /// its table.
     #[test]
     fn what_an_update_computes_may_not_change() {
         let is_free = |key: &str| matches!(config::on_resume(key), OnResume::Free | OnResume::Noted);
@@ -223,7 +224,7 @@ mod tests {
         assert!(!is_free(WEIGHTS));
     }
 
-    /// A key of `[model]` of which nothing is said would be taken for one that no trained model depends on.
+    /// A missing entry for a key of `[model]` would mean that no trained model depends on it.
     #[test]
     fn it_is_said_what_depends_on_each_key_of_a_model() {
         let values = values(&Config::default());
@@ -306,7 +307,7 @@ mod tests {
             assert_eq!((state.best.is_some(), state.stale), if why.is_some() { (false, 0) } else { (true, 2) });
             // A validation text that is left out for once is compared with the next one.
             assert_eq!(state.text.valid, text.valid.clone().or(Some("v".to_owned())));
-            // Now the state is one of the new run; its model is the same as before.
+            // Now the state belongs to the new run, with the same model.
             let before = state.configuration.clone();
             assert_eq!(before.get("valid.beam"), recorded_values(&new).get("valid.beam"));
             assert_eq!(before.get("model.heads"), recorded_values(old).get("model.heads"));
@@ -329,7 +330,7 @@ mod tests {
             let (before, text) = (state.configuration.clone(), state.text.clone());
             adapt(&mut state, &before, config, text);
             assert_eq!(state.health.rate, rate);
-            // With a record of the new schedule, nothing is reset again.
+            // With a record of the new schedule, no further reset happens.
             state.health.rate = 0.25;
             let (before, text) = (state.configuration.clone(), state.text.clone());
             adapt(&mut state, &before, config, text);

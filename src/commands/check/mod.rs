@@ -1,12 +1,12 @@
-//! `mt check`: finds everything that can be known to be wrong before training, in one run.
+//! `mt check`: finds all problems that can be found before training, in one run.
 //!
 //! ```text
 //! configuration → run directory → text (`data::check`) → existing run (`existing`) → vocabulary and prepared text
 //!               → device, memory → what training will take (`outlook`)
 //! ```
 //!
-//! Only a wrong configuration ends the check. All other errors are gathered in a `report`, and whatever does not depend
-//! on what is wrong is looked at all the same.
+//! Only a wrong configuration ends the check. A `report` collects all other errors, and the check goes on with whatever
+//! does not depend on them.
 
 mod existing;
 mod outlook;
@@ -38,8 +38,8 @@ use existing::Existing;
 use outlook::Outlook;
 use report::{Report, errors_json};
 
-/// Looks for everything that can be known to be wrong before training: in the configuration, the text, a run that
-/// already exists, the vocabulary, the device, and the memory and time needed.
+/// Looks for all problems that can be found before training: in the configuration, the text, an existing run, the
+/// vocabulary, the device, and the needed memory and time.
 pub(super) fn run(args: &RunArgs, common: &Common) -> Result<()> {
     let mut output = Output::open(None)?;
     let training = match Training::load(args, common) {
@@ -85,7 +85,7 @@ impl Training {
         Ok(Self { config: request.config()?, run: request.run_directory()?, request })
     }
 
-    /// Checks every corpus as far as it can be read, first those that must not be trained on.
+    /// Checks every corpus as far as it can be read. Validation and test sets, which training must not use, come first.
     fn check_text(&self, report: &mut Report) -> Texts {
         let (texts, errors) = Texts::gather(&self.config.data, self.request.offline);
         errors.into_iter().for_each(|error| report.add(error));
@@ -157,9 +157,8 @@ impl Training {
         }
     }
 
-    /// The text as training reads it, with warnings: if the existing run can be continued, as it would be for that,
-    /// else as at the beginning. If anything is wrong already, nothing is prepared, and only tokenizers that need
-    /// not be learnt are looked at.
+    /// The text as training reads it, with warnings: as for continuing the existing run if that is possible, else as
+    /// for a new run. After an earlier error it prepares nothing, and only checks tokenizers that need not be learnt.
     fn prepare(&self, texts: &Texts, report: &mut Report) -> Option<(Data, Vec<String>)> {
         let config = &self.config;
         let saved = report.existing.as_mut().and_then(|existing| existing.tokenizers.take());
@@ -179,7 +178,7 @@ impl Training {
         let existing = report.existing.as_mut();
         let refuses = existing.map_or(Ok(false), |existing| existing.refuses_text(config, texts, &data));
         if report.keep(refuses) == Some(true) {
-            // What is left is training from the beginning, with tokenizers of its own.
+            // Only a new run remains possible, with tokenizers of its own.
             warnings.borrow_mut().clear();
             data = report.keep(training_data::prepare(config, texts, None, &preparation))?;
         }

@@ -41,7 +41,7 @@ pub(super) struct Outlook {
 }
 
 impl Outlook {
-    /// Without the speed. `start` says what model training begins with; `warnings` come from preparing the text.
+    /// Without the speed. `start` describes the initial model; `warnings` come from preparing the text.
     pub(super) fn new(
         config: &Config,
         data: &Data,
@@ -91,7 +91,7 @@ impl Outlook {
         Ok(())
     }
 
-    /// Seconds of forward and backward, if the run has an end and the speed is known.
+    /// Seconds of the forward and backward passes, if the run has an end and the speed is known.
     fn seconds(&self) -> Option<f64> {
         let tokens = self.tokens_per_epoch / self.plan.updates_per_epoch as f64;
         let (updates, tokens_per_second) = self.plan.updates.zip(self.tokens_per_second)?;
@@ -151,8 +151,8 @@ fn short_training(config: &Config, updates: u64) -> Vec<String> {
     warnings
 }
 
-/// A warning about a learning rate that is far above those with which Transformers have been trained: 0.0007 at the
-/// paper's peak, and about 0.005 for small models.
+/// A warning about a learning rate far above usual ones for Transformers: 0.0007 at the paper's peak, and about 0.005
+/// for small models.
 fn high_rate(config: &Config, updates: Option<u64>) -> Option<String> {
     const HIGH: f64 = 0.05;
     let peak = config.train.schedule.warmup().max(1).min(updates.unwrap_or(u64::MAX));

@@ -1,4 +1,4 @@
-//! What a check has found: gathered along the way, told at its end.
+//! The findings of a check, which it prints at its end.
 
 use serde_json::{Value, json};
 
@@ -14,14 +14,14 @@ pub(super) struct Report {
     pub findings: Findings,
     /// The run in the run directory, if there is one.
     pub existing: Option<Existing>,
-    /// What training will take, as far as that can be known.
+    /// Estimated costs of training, as far as known.
     pub outlook: Option<Outlook>,
     /// Why training could not begin.
     errors: Vec<Error>,
 }
 
 impl Report {
-    /// Adds an error, or several held in one, unless they are known: a file may be named, and is read, more than once.
+    /// Adds an error, or several held in one, unless they are known: the same file may be read more than once.
     pub(super) fn add(&mut self, error: Error) {
         for error in error.into_all() {
             let text = error.to_string();
@@ -73,7 +73,7 @@ impl Report {
     }
 }
 
-/// Errors as a list of JSON, with those that they carry.
+/// Errors as a JSON list, including those that they carry.
 pub(super) fn errors_json<'a>(errors: impl IntoIterator<Item = &'a Error>) -> Vec<Value> {
     errors.into_iter().flat_map(Error::all).map(as_json).collect()
 }
@@ -87,7 +87,7 @@ fn as_json(error: &Error) -> Value {
     })
 }
 
-/// One kind of finding with its places.
+/// One kind of finding with its locations.
 fn in_words(kind: Kind, finding: &Finding) -> String {
     let mut text = format!("{}: {} ({})", kind.severity(), kind.text(), finding.count);
     for location in &finding.places {

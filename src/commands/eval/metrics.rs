@@ -19,7 +19,7 @@ pub(super) fn bleu(args: &MetricArgs, sentence_level: bool, defaults: &BleuOptio
     })
 }
 
-/// Whether BLEU is computed: if it is asked for, or if no metric is.
+/// Whether to compute BLEU: if it is wanted, or if no other metric is.
 fn wants_bleu(args: &MetricArgs) -> bool {
     args.bleu || !(args.chrf || args.ter || args.ppl)
 }
@@ -43,7 +43,7 @@ pub(super) fn tell_idle(args: &MetricArgs, has_report: bool) {
     }
 }
 
-/// A note if case is ignored though no flag says so: what ignores it, and why.
+/// A note if metrics ignore case without a flag: which ones, and why.
 pub(super) fn case_note(args: &MetricArgs, defaults: &BleuOptions, systems: usize) -> Option<String> {
     let ignoring = [("BLEU", wants_bleu(args) && !args.lowercase), ("chrF", args.chrf && !args.chrf_lowercase)];
     let ignoring: Vec<&str> = ignoring.into_iter().filter(|(_, is_new)| *is_new).map(|(name, _)| name).collect();
@@ -53,10 +53,11 @@ pub(super) fn case_note(args: &MetricArgs, defaults: &BleuOptions, systems: usiz
     (defaults.lowercase && !ignoring.is_empty()).then_some(what)
 }
 
-/// The metrics in the order of the output: BLEU, chrF, TER; BLEU if none is asked for. chrF, too, ignores case if
-/// `defaults` does.
+/// The metrics in the order of the output: BLEU, chrF, TER. Without any metric flag it is BLEU. If `defaults` ignores
+/// case, so does chrF.
 pub(super) fn chosen(args: &MetricArgs, bleu: BleuOptions, defaults: &BleuOptions) -> Vec<Box<dyn Metric>> {
-    // All by name, so that none is forgotten here; `wants_bleu`, `tell_idle` and `case_note` look at some of them, too.
+    // All fields by name, so that the compiler finds a missing one. `wants_bleu`, `tell_idle` and `case_note` use some
+    // of them, too.
     let MetricArgs {
         chrf,
         chrf_char_order,
@@ -130,7 +131,7 @@ mod tests {
         (metrics.iter().map(|metric| case(metric.as_ref())).collect(), note)
     }
 
-    /// Every flag changes what it is named after, and nothing else.
+    /// Every flag changes the metric that it is named after, and no other.
     #[test]
     fn a_flag_sets_the_option_that_it_names() {
         for (metric, flags, changed) in [

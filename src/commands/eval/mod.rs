@@ -106,7 +106,7 @@ fn refuse_contradictions(args: &EvalArgs, common: &Common, metrics: &[Box<dyn Me
     Ok(())
 }
 
-/// Writes scores, what the models know of the references, and where the systems fail.
+/// Writes scores, perplexity of the references, and the report on the systems' errors.
 fn print(
     args: &EvalArgs,
     common: &Common,
@@ -259,7 +259,7 @@ mod tests {
             ["lower", "low", "l"].map(|word| counts.get(word).copied().unwrap_or(0))
         };
         assert_eq!(count(Some(&pieces)), [1, 2, 0]);
-        // Without a model nothing is known of how text was split.
+        // Without a model, the splitting of the text is unknown.
         assert_eq!(count(None), [0, 2, 1]);
     }
 }

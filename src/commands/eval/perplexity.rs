@@ -12,7 +12,7 @@ use crate::decode::Prediction;
 use crate::decode::translate::{Fit, Translator};
 use crate::error::{Error, Result};
 
-/// Refuses flags that have no effect on perplexity alone: nothing is translated, and nothing resampled.
+/// Refuses flags that have no effect on perplexity alone, which needs no translation and no resampling.
 ///
 /// # Errors
 /// There are any; exit code 2.
@@ -67,12 +67,12 @@ pub(super) fn refuse_idle(args: &EvalArgs) -> Result<()> {
 pub(super) struct Perplexity {
     prediction: Prediction,
     pairs: usize,
-    /// Pairs that do not count: one of their sides is empty, or longer than the model's positions.
+    /// Pairs that do not count: a side is empty, or longer than the model's positions.
     left_out: usize,
 }
 
 impl Perplexity {
-    /// Of the pairs in these files. Warns of those that do not count.
+    /// The perplexity of the pairs in these files. Warns about pairs that do not count.
     ///
     /// # Errors
     /// None counts, or the device fails.

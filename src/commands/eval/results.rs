@@ -120,7 +120,7 @@ impl<'a> Results<'a> {
         })
     }
 
-    /// Whether no metric was asked for.
+    /// Whether no metric was wanted.
     pub(crate) fn is_empty(&self) -> bool {
         self.metrics.is_empty()
     }

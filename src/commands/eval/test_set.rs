@@ -31,19 +31,19 @@ pub(super) type System = (String, Vec<String>);
 
 /// What is scored.
 pub(super) struct TestSet {
-    /// Sources, if they are known, as a reader would see them.
+    /// Sources as a reader would see them, if known.
     pub sources: Option<Vec<String>>,
     /// One or more for each source.
     pub references: Vec<Vec<String>>,
     /// The systems with their translations.
     pub systems: Vec<System>,
-    /// How well the model predicts the first reference, if that was asked for.
+    /// How well the model predicts the first reference, if wanted.
     pub perplexity: Option<Perplexity>,
     /// The text that the model was trained on.
     pub training: Vec<CorpusLocation>,
-    /// The model's target tokenizer, which knows how a reader would see that text.
+    /// The model's target tokenizer, which turns that text into the form for readers.
     pub target: Option<Arc<Tokenizer>>,
-    /// How BLEU is computed if flags do not say otherwise; if it ignores case, so does chrF.
+    /// The default options of BLEU, which flags may change. If they ignore case, so does chrF.
     pub scoring: BleuOptions,
 }
 
@@ -168,7 +168,7 @@ pub(super) fn translate_together(
     Task::find(args, models, false, common)?.translate(args, translations_wanted)
 }
 
-/// A model or an ensemble, and the test set that it is to translate.
+/// A model or an ensemble, and its test set.
 struct Task {
     model: ModelFiles,
     others: Vec<ModelFiles>,
@@ -177,8 +177,8 @@ struct Task {
 }
 
 impl Task {
-    /// Finds the model and the text. Weights are not read. `another_knows_tag` says that one of the models that
-    /// this one is compared with knows `--tag`.
+    /// Finds the model and the text, without reading weights. `another_knows_tag`: another model of the comparison
+    /// knows `--tag`.
     fn find(args: &EvalArgs, models: &ModelsArgs, another_knows_tag: bool, common: &Common) -> Result<Self> {
         if args.src.is_some() == args.reference.is_empty() {
             let error =
@@ -262,7 +262,7 @@ struct Text {
     source: PathBuf,
     reference: Vec<PathBuf>,
     sources: Vec<String>,
-    /// What the model is to be given before each source.
+    /// The tag in front of each source.
     tag: Option<String>,
     /// As they are scored.
     references: Vec<Vec<String>>,
@@ -271,7 +271,7 @@ struct Text {
 }
 
 impl Text {
-    /// Reads the test set that the flags name, else the one of the model's configuration.
+    /// Reads the test set of the flags, else that of the model's configuration.
     fn find(args: &EvalArgs, tag: Option<&str>, model: &ModelFiles, common: &Common) -> Result<Self> {
         let of_flag = tag;
         let SetConfig { location, tag, .. } = match (&args.src, &model.config.data.test) {

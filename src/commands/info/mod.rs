@@ -81,7 +81,7 @@ pub(super) fn run(args: &InfoArgs, common: &Common) -> Result<()> {
     output.flush()
 }
 
-/// The directory of one of a run's checkpoints, or of its final model.
+/// The directory of a checkpoint of the run, or of its final model.
 fn checkpoint_of(run: &Path, which: &str) -> Result<PathBuf> {
     let which = which.parse()?;
     if let (directory, Some(_)) = checkpoint::directory_and_step(run) {
@@ -109,7 +109,7 @@ fn describe_model(path: &Path, args: &InfoArgs) -> Result<Described> {
     if !tags.is_empty() {
         history.push(("target_languages".to_owned(), Value::from(tags.join(" "))));
     }
-    // Whether it is whole, and what it was made from, if not by training.
+    // Whether it is whole, and its origin, if that is not training.
     let state = |directory: &Path| match checkpoint::verify(directory) {
         Ok(manifest) => Ok(("whole".to_owned(), manifest.made_from)),
         Err(error) if checkpoint::is_gone(&error) => Err(error),
@@ -153,7 +153,7 @@ fn describe_model(path: &Path, args: &InfoArgs) -> Result<Described> {
     Ok(Described::new(config, &tokenizers, history))
 }
 
-/// What a checkpoint says of the training up to it.
+/// The training history that a checkpoint records.
 fn training_history(step: u64, directory: &Path) -> Result<History> {
     let mut state = checkpoint::read_state(directory)?;
     // What other validations are compared with is long.
@@ -242,7 +242,7 @@ pub(super) fn by_part(parameters: &ParameterLayout) -> Vec<(&str, usize)> {
     parts
 }
 
-/// The number of parameters, and those of every part.
+/// The number of parameters, in all and in every part.
 pub(super) fn counts(parameters: &ParameterLayout) -> Map<String, Value> {
     let total = [("total", parameters.total())].into_iter();
     total.chain(by_part(parameters)).map(|(name, count)| (name.to_owned(), Value::from(count))).collect()
@@ -306,7 +306,7 @@ fn bytes(parameters: &ParameterLayout, each: usize) -> usize {
     parameters.total().saturating_mul(each)
 }
 
-/// What a part consists of, unless its name already says so.
+/// A description of a part, unless its name is enough.
 fn remark(config: &Config, parameters: &ParameterLayout, part: &str) -> String {
     let ties = layout::ties(config.model.tie);
     let users: Vec<_> = ties.iter().filter(|(_, owner)| *owner == part).map(|(name, _)| *name).collect();

@@ -23,7 +23,7 @@ pub(crate) struct AttentionFile {
 }
 
 enum Form {
-    /// A list with one entry for each line, written as they come.
+    /// A list with one entry per line, written line by line.
     Json { is_empty: bool },
     /// A page to click through.
     Page { sentences: Vec<Sentence>, bytes: usize, left_out: usize },
@@ -45,7 +45,7 @@ impl Form {
 }
 
 impl AttentionFile {
-    /// Refuses a picture of more than one line; `count` says how many there are, if that is known.
+    /// Refuses a picture of more than one line; `count` is the number of lines, if known.
     pub(crate) fn refuse_several(path: &Path, count: impl FnOnce() -> Option<usize>) -> Result<()> {
         let is_picture = Format::from_path(path).is_some();
         if is_picture && count().is_some_and(|lines| lines > 1) { Err(several(path)) } else { Ok(()) }
@@ -54,7 +54,7 @@ impl AttentionFile {
     /// Begins a file; an existing one stays until the new one is complete.
     ///
     /// # Errors
-    /// Its name is that of a kind of picture that is not drawn, or it cannot be written.
+    /// The name is that of an unsupported kind of picture, or the file cannot be written.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let extension = path.extension().and_then(|it| it.to_str()).unwrap_or_default().to_ascii_lowercase();
         if ["pdf", "jpg", "jpeg", "gif", "webp", "eps", "ps", "tif", "tiff", "bmp"].contains(&extension.as_str()) {
@@ -105,7 +105,7 @@ impl AttentionFile {
         }
     }
 
-    /// Writes what is left, and replaces the file. Warns of lines left out.
+    /// Writes the rest, and replaces the file. Warns about omitted lines.
     pub(crate) fn finish(mut self) -> Result<()> {
         match self.form {
             Form::Json { .. } => self.file.output().text("\n]\n")?,

@@ -137,7 +137,7 @@ fn check(options: &TranslateOptions, args: &DecodeArgs, positions: usize) -> Res
     options.check()
 }
 
-/// A translator of one or more models, the first of which is `first`, with a weight for each if there are any.
+/// A translator with one or more models, beginning with `first`, and with their weights, if given.
 pub(crate) fn translator(
     first: &ModelFiles,
     others: &[ModelFiles],

@@ -90,7 +90,7 @@ impl Lines {
         &self.name
     }
 
-    /// How many lines there are, if that is known beforehand.
+    /// The number of lines, if known beforehand.
     pub(crate) fn count(&self) -> Option<usize> {
         match &self.source {
             Source::Arguments { lines, .. } => Some(lines.len()),
@@ -195,7 +195,7 @@ pub(crate) fn text_of(flag: &str, value: &OsStr) -> String {
     value.to_string_lossy().into_owned()
 }
 
-/// Lines that may be something else than was meant.
+/// Suspicious lines of the input.
 #[derive(Clone, Copy, Debug, Default)]
 struct Oddities {
     /// Those with bytes that are not UTF-8.
@@ -207,7 +207,7 @@ struct Oddities {
 }
 
 impl Oddities {
-    /// Looks at a line without its end. `is_utf8` says whether it could be read as it was.
+    /// Looks at a line without its line end. `is_utf8` is false if bytes of it had to be replaced.
     fn add(&mut self, number: usize, line: &str, is_utf8: bool) {
         let found = [!is_utf8, line.contains('\0'), line.contains('\r')];
         for (lines, found) in [&mut self.invalid, &mut self.zeros, &mut self.returns].into_iter().zip(found) {
@@ -240,7 +240,7 @@ impl Oddities {
 pub(crate) struct Input {
     reader: Reader,
     name: String,
-    /// Whether it is known if the input is compressed, which shows at its beginning.
+    /// Whether the first bytes have been checked for compression.
     started: bool,
     /// Lines read.
     count: usize,
@@ -283,7 +283,7 @@ impl Reader {
         }
     }
 
-    /// Standard input, of which `head` has been read.
+    /// Standard input, after `head` has been read from it.
     fn stdin(head: Vec<u8>) -> BufReader<Chain<Cursor<Vec<u8>>, StandardInput>> {
         BufReader::with_capacity(STDIN_BUFFER, Cursor::new(head).chain(StandardInput))
     }
@@ -299,7 +299,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Whether the next line may have to be waited for.
+    /// Whether reading the next line may block.
     fn may_wait(&self) -> bool {
         matches!(self, Self::Stdin(reader) if !reader.buffer().contains(&b'\n'))
     }
@@ -316,7 +316,7 @@ impl Input {
         Ok(Self { reader, name, started: false, count: 0, failed: None, oddities, document, is_json_expected: false })
     }
 
-    /// The next lines, at most `most` and a few megabytes; empty at the end. From stdin, only those that have already
+    /// The next lines, at most `most` and a few megabytes; empty at the end. From stdin, only lines that have already
     /// arrived, but at least one: a program that writes a line and waits for its translation gets it.
     pub(crate) fn lines(&mut self, most: usize) -> Result<Vec<String>> {
         const MOST_BYTES: usize = 4 << 20;
@@ -360,7 +360,7 @@ impl Input {
         Ok(lines)
     }
 
-    /// Refuses what is no text.
+    /// Refuses input that is no text.
     fn look_at_beginning(&mut self) -> Result<()> {
         // An error comes again, with the number of its line.
         let Ok(head) = self.reader.fill_buf() else { return Ok(()) };
@@ -373,7 +373,7 @@ impl Input {
         Ok(())
     }
 
-    /// Whether the next line may have to be waited for: more of stdin has not arrived.
+    /// Whether reading the next line may block, because it has not arrived on stdin yet.
     pub(crate) fn may_wait(&self) -> bool {
         self.reader.may_wait()
     }
@@ -398,7 +398,7 @@ impl Input {
         Ok(())
     }
 
-    /// Warnings about lines that may be something else than was meant, as far as they have been read.
+    /// Warnings about suspicious lines among those read so far.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let document =
             self.document.iter().map(|what| format!("{}: {what}; each of its lines was taken as text", self.name));

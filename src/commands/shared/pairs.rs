@@ -45,8 +45,8 @@ impl Entry {
         self.fields.iter().flat_map(|field| field.split_whitespace()).any(is_it)
     }
 
-    /// The line with this text, and one more feature: at the end of its features, which are the first field with a name
-    /// such as `LogProb=` or, without any, the one after the text if that is empty; or as a field of its own.
+    /// The line with this text and one more feature. The feature goes to the end of the features: the first field with
+    /// a name such as `LogProb=`, else an empty field after the text, else a new field.
     pub(crate) fn with(&self, text: &str, name: &str, value: &str) -> String {
         let mut fields = self.fields.clone();
         let is_free = |fields: &[String]| fields.first().is_some_and(String::is_empty);
@@ -85,7 +85,7 @@ fn words_of_text(fields: &[String]) -> Option<usize> {
 pub(crate) enum Targets<'a> {
     /// Lines, each the translation of the source line of the same number.
     Lines,
-    /// N-best lists, which get a feature of this name, if it is written.
+    /// N-best lists, which get a feature of this name if there is one.
     Lists(Option<&'a str>),
 }
 
@@ -102,7 +102,7 @@ pub(crate) struct Pairs<'a> {
     source: String,
 }
 
-/// Pairs that belong together, and what is wrong with the one after them, if that is why they end.
+/// Pairs of one window, and the error of the pair after them, if that ended the window.
 pub(crate) type Window = (Vec<Pair>, Option<Error>);
 
 impl<'a> Pairs<'a> {
@@ -130,7 +130,7 @@ impl<'a> Pairs<'a> {
         self.inputs.iter().flat_map(Input::warnings).chain(of_list).collect()
     }
 
-    /// The next pairs, none at the end, and from stdin only those that have arrived, but at least one.
+    /// The next pairs; none at the end. From stdin, only pairs that have arrived, but at least one.
     ///
     /// # Errors
     /// The very next pair cannot be read.
@@ -297,7 +297,7 @@ mod tests {
         }
     }
 
-    /// As far as that can be told.
+    /// As far as the lines show.
     #[test]
     fn a_text_may_have_separators() {
         for (line, text) in [

@@ -95,8 +95,7 @@ impl SuspiciousLines {
         }
     }
 
-    /// Takes note that the line counted last was longer than those the model was trained on, and yet translated in one
-    /// part.
+    /// Counts the last line as longer than the training lines, although it was translated in one part.
     pub(crate) fn count_whole(&mut self) {
         self.whole.add(self.lines);
     }

@@ -21,7 +21,7 @@ fn an_empty_corpus_is_not_passed_over() {
     assert_mentions(&problems[0], &["`data.test` is empty", "--> b.toml:1:1", "give it `source` and `target`"]);
     let says = ["`data.valid` is empty", "--> --set data.valid={}", "or leave it out; `valid.every = 0`"];
     assert_mentions(&problems[1], &says);
-    // Without one below, its keys are missing, unless they are stated above.
+    // Without a corpus below, its keys are missing unless the layer above states them.
     let problems = folder.problems(&["none.toml"], &["data.valid={}"]).concat();
     assert_mentions(&problems, &["`data.valid.source` is missing", "`data.valid.target` is missing"]);
     folder.load(&["b.toml"], &["data.test.source=c", "data.test.target=d"]).unwrap();
@@ -83,7 +83,7 @@ fn a_tag_is_one_of_the_vocabulary_s() {
     assert_eq!(config.data.valid.as_ref().unwrap().tag.as_deref(), Some("<2de>"));
     let folder = Folder::new(&[("resolved.toml", &to_toml(&config))]);
     assert_eq!(folder.load(&["resolved.toml"], &[]).unwrap(), config);
-    // The tag is not that of another corpus.
+    // Another corpus does not get the tag.
     let other = folder.load(&["resolved.toml"], &["data.valid={ source = \"c\", target = \"d\" }"]).unwrap();
     assert_eq!(other.data.valid.unwrap().tag, None);
     let same = folder.load(&["resolved.toml"], &["data.valid.source=c"]).unwrap();
@@ -249,7 +249,7 @@ fn a_column_may_be_set_by_its_number() {
         "[data]\nvalid = { tsv = \"/v.tsv\", source = 1, target = 2 }\ntest = { source = \"a\", target = \"b\" }\n";
     let config = loaded(text, &["data.valid.source=3"]);
     assert_eq!(valid(&config), "tsv = \"/v.tsv\", source = 3, target = 2");
-    // What is no number is text, and what is in quotes too.
+    // A value that is no number is text, and so is a quoted one.
     let config = loaded(text, &["data.test.source=3.en", "data.test.target=\"4\""]);
     let sides = config.data.test.unwrap().location.sides();
     assert!(sides[0].ends_with("3.en") && sides[1].ends_with("4"), "{sides:?}");

@@ -88,7 +88,7 @@ fn another_kind_replaces_the_table_and_the_same_kind_does_not() {
     assert!(matches!(total, ScheduleConfig::Cosine(Decay { total: 5000, .. })));
 }
 
-/// Of what does not go together, either may be stated first.
+/// Conflicting keys may be stated in any order.
 #[test]
 fn the_order_of_sets_does_not_decide_what_goes_together() {
     let folder = Folder::new(&[("a.toml", "[tokenizer]\nvocab_size = 400\n")]);
@@ -261,7 +261,7 @@ fn a_model_that_training_begins_with_gives_what_is_not_stated() {
     assert_eq!((config.train.average_last, config.data.test), (0, None));
     let checkpoint = folder.path("run/checkpoints/step-00000004");
     assert_eq!(load(&[&format!("train.init={}", checkpoint.display())]).model, run.model);
-    // What is stated holds, and what follows from it.
+    // Stated values stay, and others follow from them.
     let model = load(&["model.dropout=0.3"]).model;
     assert_eq!((model.dropout, model.embedding_dropout, model.d_model), (0.3, 0.3, 128));
     let model = load(&["model.preset=transformer-small"]).model;

@@ -350,7 +350,7 @@ fn a_configuration_that_the_user_names_is_blamed() {
     let init_of = |folder: &Folder| format!("train.init={}", folder.path("run").display());
     let text = folder.problems(&["run/config.toml"], &[&init_of(&folder), "model.positions=rotary"]).concat();
     assert_mentions(&text, &["--> run/config.toml:", "set `sinusoid` to \"interleaved\" or \"halves\""]);
-    // A tie that nothing else explains was meant.
+    // A tie that no other key explains is intended.
     let text = folder.problems(&["run/config.toml"], &["tokenizer.joint=false", "model.tie=all"]).concat();
     assert_mentions(&text, &["--> --set model.tie=all", "set `tie = \"decoder\"`, or `joint = true`"]);
     // One that only follows from the vocabulary is the model's.
@@ -371,7 +371,7 @@ fn training_needs_corpora() {
     with(&[train, "valid.every=0"]).unwrap();
     with(&[train, "data.valid={source='a', target='b'}"]).unwrap();
 
-    // What is stated is reported where it is; for other purposes, a corpus is not needed.
+    // Stated corpora are reported at their locations; other commands need no corpus.
     let folder = Folder::new(&[("a.toml", "[data]\ntrain = []\n[valid]\nevery = 5\n")]);
     folder.load(&["a.toml"], &[]).unwrap();
     let text = load_for_training(&[folder.path("a.toml")], &[]).unwrap_err().to_string();
