@@ -21,10 +21,10 @@ pub fn average(directories: &[PathBuf], layout: &[Slot], flat: &mut [f32]) -> Re
     weighted_average(directories, &vec![1.0; directories.len()], layout, flat).map(|_| ())
 }
 
-/// As [`average`], where each model counts as much as its weight says: positive numbers, one for each directory.
-/// Returns how alike the models are: the mean cosine between the weights of two of them (but the output's bias), each
-/// pair counting as much as in the result's norm. Models of one training are near 1, those trained apart near 0, and
-/// their mean is of no use. 1 for a single model.
+/// Like [`average`], with a positive weight for each directory. Returns the similarity of the models: the mean cosine
+/// between the weights of two of them (without the output's bias), each pair with its share of the result's norm.
+/// Models of one training are near 1. Models trained apart are near 0, and their mean is of no use. 1 for a single
+/// model.
 ///
 /// # Errors
 /// As there.
@@ -83,7 +83,7 @@ fn mean(
 
 /// A mean while it is computed.
 struct Mean {
-    /// Buffers of one chunk: the weighted sum, and what is read.
+    /// Buffers of one chunk: the weighted sum, and the values read from a file.
     sum: Vec<f64>,
     values: Vec<f32>,
     /// The squared norm of each model, and of the weighted sum.

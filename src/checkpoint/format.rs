@@ -26,7 +26,7 @@ const BYTES: usize = size_of::<f32>();
 /// Problems spelled out in one error; a model of another shape would list hundreds.
 const MAX_PROBLEMS: usize = 20;
 
-/// A tensor to be written.
+/// A tensor to write.
 #[derive(Clone, Copy, Debug)]
 pub struct NamedTensor<'a> {
     /// Its name in the file.
@@ -277,7 +277,7 @@ impl TensorFile {
         self.finish()
     }
 
-    /// Where a slot's data lies, or what is wrong with it; adds the names of its tensors to `expected`.
+    /// The location of a slot's data, or its problem; adds the names of its tensors to `expected`.
     fn find(
         &mut self,
         slot: &Slot,
@@ -369,7 +369,7 @@ impl TensorFile {
     /// Compares the file with the layout before anything is allocated for it.
     ///
     /// # Errors
-    /// As far as they are known: tensors are missing, superfluous, of another shape or type, or hold NaN or infinities.
+    /// All problems found: tensors are missing, superfluous, of another shape or type, or hold NaN or infinities.
     pub fn check(&self) -> Result<()> {
         let count = self.problems.len();
         if count == 0 {
@@ -392,7 +392,7 @@ impl TensorFile {
 /// The part of the file after the header.
 #[derive(Debug)]
 struct Data {
-    /// Others may read it, too: each read says where.
+    /// Several readers may share it, so each read gives its offset.
     file: Arc<File>,
     path: PathBuf,
     /// Where the data begins.

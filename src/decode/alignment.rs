@@ -42,9 +42,8 @@ const SPACE: char = '▁';
 /// A token's number of a word, if it has one.
 type Number = Option<usize>;
 
-/// Pairs each word of translations of lines with the source word that it attends to most, in the order of the
-/// translation; a word that several parts of a line have made, with one of each part. Of each line, the first `most`
-/// translations, at most, are aligned.
+/// Pairs each word of translations with the source word that it attends to most, in the order of the translation. A
+/// word from several parts of a line gets one pair per part. Aligns at most the first `most` translations of each line.
 ///
 /// Attention is the mean over the heads of the last layer, summed over the pieces of each word; see [`Part::links`] for
 /// which is the most.
@@ -71,7 +70,7 @@ pub fn align<S: AsRef<str> + Sync>(
     Ok(parts.iter().map(|translations| translations.iter().map(&mut alignment).collect()).collect())
 }
 
-/// A part of a line and what was made of it, to be aligned.
+/// A part of a line and its translation, to align.
 struct Part<'t> {
     source: &'t Source,
     /// What the decoder made, and the words of the translation that its tokens belong to.
@@ -155,12 +154,12 @@ impl Part<'_> {
     /// Each of its target words, after the source word that it attends to most, given the attention of each target
     /// token to the source tokens.
     ///
-    /// What counts is the share of its attention to words, divided by the attention that the source word gets from all:
-    /// some words, such as a full stop, get some attention from every word without being its translation
-    /// (docs/results.md has what this changes).
+    /// The score is the share of the word's attention to words, divided by the total attention that the source word
+    /// gets: some words, such as a full stop, get some attention from every word without being its translation
+    /// (docs/results.md has the effect).
     fn links(&self, weights: &[Vec<f32>]) -> Vec<(usize, usize)> {
-        /// Added to the attention that a source word gets, so that little attention does not stand out for being the
-        /// only one.
+        /// Added to the total attention of a source word, so that a little attention does not win only because there is
+        /// no other.
         const LEAST_RECEIVED: f32 = 0.05;
         // Numbers ascend.
         let range = |numbers: &[Number]| -> Option<(usize, usize)> {
@@ -200,9 +199,9 @@ impl Part<'_> {
 
 /// For each part of a line, the numbers of the line's words that its tokens belong to.
 ///
-/// Tokens are of normalised text, in which several words may stand for one of the line, or none (NFKC makes two of
-/// `a´b`). So the line's words are normalised one by one, and the normalised words are counted along the tokens. A part
-/// may begin inside a word: it does if the part before has not reached the word's last character.
+/// Tokens belong to normalised text, in which several words or none may stand for one word of the line (NFKC makes two
+/// of `a´b`). So this normalises the line's words one by one, and counts the normalised words along the tokens. A part
+/// begins inside a word if the part before has not reached the word's last character.
 fn line_words(tokenizer: &Tokenizer, line: &str, parts: &[&[u32]]) -> Vec<Vec<Number>> {
     let mut normalised = stretches(tokenizer, line).enumerate().flat_map(|(number, stretch)| {
         let lengths = lengths(&words(tokenizer, &tokenizer.encode(stretch)));
@@ -274,7 +273,7 @@ fn translation_words(tokenizer: &Tokenizer, text: &str, parts: &[&[u32]]) -> Vec
 /// Where a token is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct WordPosition {
-    /// The number of its word among those of the tokens, from 0.
+    /// The number of its word among the words of the tokens, from 0.
     word: usize,
     /// How many characters of its piece are of that word.
     length: usize,

@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(forbidden(&["the cat", "猫"], false, &[9, 1]), [2, 10]);
         assert!(forbidden(&["the cat"], false, &[1, 12]).is_empty());
         assert_eq!(forbidden(&["cat", "a"], false, &[1]), [2, 11]);
-        // A word of which it is a part is another one.
+        // A longer word that contains it is a different word.
         assert_eq!(forbidden(&["Kat"], false, &[1]), [4]);
         assert!(forbidden(&["zen", "s"], false, &[4]).is_empty());
     }

@@ -11,7 +11,7 @@ pub struct Characters {
     bytes: HashMap<u32, Vec<u8>>,
 }
 
-/// Tokens that belong together: one token, or those that spell a character.
+/// Tokens of one unit: a single token, or the byte tokens of one character.
 struct Unit<'t> {
     tokens: &'t [u32],
     /// Whether its character lacks bytes.
@@ -19,7 +19,7 @@ struct Unit<'t> {
 }
 
 impl Characters {
-    /// From the bytes of each token; those that are whole characters do not matter.
+    /// From the bytes of each token; tokens of whole characters may be left out.
     pub fn new(bytes: impl IntoIterator<Item = (u32, Vec<u8>)>) -> Self {
         Self { bytes: bytes.into_iter().filter(|(_, bytes)| std::str::from_utf8(bytes).is_err()).collect() }
     }

@@ -1,4 +1,4 @@
-//! What beams keep of their hypotheses: a tree of tokens, and the best of those that are complete.
+//! The memory of a beam search: a tree of tokens, and the best complete hypotheses.
 
 use super::{Ending, Hypothesis, LengthPenalty};
 

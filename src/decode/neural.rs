@@ -27,7 +27,7 @@ pub struct SpecialTokens {
     pub start: u32,
     /// Ends a hypothesis.
     pub end: u32,
-    /// Never produced: padding, start and unknown, unless the tokenizer says otherwise.
+    /// Never produced: by default padding, start and unknown; the tokenizer decides.
     pub forbidden: Vec<u32>,
     /// The tokens that are parts of characters.
     pub characters: Arc<Characters>,
@@ -159,7 +159,7 @@ impl Neural {
         self.begin_allowing(sources, &[])
     }
 
-    /// As [`Self::begin`]; the shortlist, if there is one, allows the tokens that are `needed` for each sentence, too.
+    /// Like [`Self::begin`]; a shortlist, if there is one, also allows the tokens that are `needed` for each sentence.
     ///
     /// # Errors
     /// The device fails.
@@ -368,7 +368,7 @@ pub(super) fn best_continuations(
 }
 
 /// Writes the largest logits above -∞ and their indices to `best`, the largest first, the smaller index first among
-/// equals. Returns those that it found, all of `best` if there are so many.
+/// equals. Returns the filled part of `best`.
 pub(super) fn largest<'a>(logits: &[f32], best: &'a mut [Continuation]) -> &'a mut [Continuation] {
     /// Logits tested together: most blocks have none above the threshold.
     const BLOCK: usize = 64;
@@ -392,8 +392,7 @@ pub(super) fn largest<'a>(logits: &[f32], best: &'a mut [Continuation]) -> &'a m
     &mut best[..filled]
 }
 
-/// Puts a continuation in its place among the first `filled`, after those that are equal; the last is lost if all are
-/// filled.
+/// Inserts a continuation among the first `filled`, after equal ones; if `best` is full, the last one is lost.
 fn insert(best: &mut [Continuation], filled: usize, new: Continuation) {
     let mut rank = filled.min(best.len() - 1);
     while rank > 0 && best[rank - 1].log_prob < new.log_prob {

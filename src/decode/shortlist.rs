@@ -36,7 +36,7 @@ pub struct Shortlist {
 }
 
 impl Shortlist {
-    /// From the target tokens of each source token, and those always allowed.
+    /// From the target tokens of each source token, and the always allowed ones.
     pub fn new(of: impl IntoIterator<Item = Vec<u32>>, always: Vec<u32>) -> Self {
         let (mut starts, mut tokens) = (vec![0], Vec::new());
         for list in of {
@@ -58,7 +58,8 @@ impl Shortlist {
         self.tokens.len() as f64 / (self.starts.len() - 1).max(1) as f64
     }
 
-    /// The target tokens allowed for a sentence, ascending: also those `needed` for it, but none that is `forbidden`.
+    /// The target tokens allowed for a sentence, ascending. They include those `needed` for it, but none that is
+    /// `forbidden`.
     pub fn tokens_for(&self, source: &[u32], needed: &[u32], forbidden: &[u32]) -> Vec<u32> {
         let list = |&token: &u32| {
             let [start, end] = [token as usize, token as usize + 1].map(|i| self.starts[i] as usize);

@@ -1,5 +1,5 @@
-//! Lines of text on their way into the encoder: tokenised, cut or split at what the model's positions reach, batched by
-//! length.
+//! Prepares lines of text for the encoder: tokenises them, cuts or splits those beyond the model's positions, and
+//! batches them by length.
 
 use std::borrow::{Borrow, Cow};
 use std::cmp::Reverse;
@@ -19,7 +19,7 @@ use crate::model::{ModelConfig, Sequences};
 choice! {
     /// What to do with a line that has more tokens than a model takes.
     pub enum Long {
-        /// Translate its sentences one by one; one that is still too long in parts.
+        /// Translate its sentences one by one, and a sentence that is still too long in parts.
         Split = "split",
         /// Translate its beginning, as far as the model's positions reach.
         Truncate = "truncate",
@@ -50,7 +50,7 @@ pub struct BeyondPositions {
     pub line: usize,
     /// Its tokens with the end of the sentence; only its beginning is counted if it is enormous.
     pub tokens: usize,
-    /// Whether it goes on after those.
+    /// Whether the line continues after those.
     pub and_more: bool,
     /// The model's number of positions.
     pub positions: usize,
@@ -62,7 +62,7 @@ impl BeyondPositions {
         let Self { line, tokens, and_more, positions } = self;
         let model = format!("the model has {positions} positions (model.max_length)");
         let what = match and_more {
-            // White space, of which a token may stand for any number, is read no further either.
+            // Nor is white space read further; one token may stand for any amount of it.
             true if tokens <= positions => format!(
                 "the line goes on after so much white space that only {tokens} tokens were read, counting its end; \
                  {model}"
@@ -103,7 +103,7 @@ fn beginning(line: &str, longest: usize) -> (&str, &str) {
 pub(super) struct Encoded {
     /// Its tokens, without the end of the sentence.
     pub(super) ids: Vec<u32>,
-    /// Whether text goes on after what was read; white space alone does not count.
+    /// Whether unread text follows; white space alone does not count.
     and_more: bool,
 }
 
@@ -151,8 +151,8 @@ impl Reader {
         self.encoded(lines).into_iter().enumerate().map(source).collect()
     }
 
-    /// The lines with more tokens than the model has positions, or more text than is read, in order: those that
-    /// [`Self::read`] cuts.
+    /// The lines that [`Self::read`] cuts, in order: those with more tokens than the model has positions, or with too
+    /// much text.
     pub fn beyond_positions<S: AsRef<str> + Sync>(&self, lines: &[S]) -> Vec<BeyondPositions> {
         let positions = self.longest + 1;
         let beyond = |(line, Encoded { ids, and_more }): (usize, Encoded)| {
@@ -187,9 +187,9 @@ impl Reader {
 
 /// Splits text into sentences short enough for every model once `leading` is prepended.
 ///
-/// Most models have learnt from single sentences: given several at once, they tend to translate only one. A sentence
-/// that is too long is halved, repeatedly, near its middle: at an end of a sentence, a semicolon or colon, else after a
-/// comma, else at white space or a zero-width space, else between any two characters that readers see.
+/// Most models have learnt from single sentences: given several at once, they tend to translate only one. A text that
+/// is too long is halved, repeatedly, near its middle: at the end of a sentence, a semicolon or colon, else after a
+/// comma, else at white space or a zero-width space, else between any two visible characters.
 pub fn split<'t>(text: &'t str, leading: &str, readers: &[Reader]) -> Vec<&'t str> {
     let is_taken = |text: &str| {
         let whole = if leading.is_empty() { Cow::from(text) } else { format!("{leading}{text}").into() };

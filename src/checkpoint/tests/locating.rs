@@ -212,7 +212,7 @@ fn pointers_come_back_and_garbage_is_refused() {
     assert_eq!(found(run.path(), Some(Which::Last)), ("last (update 20)".into(), 1));
 }
 
-/// Those of an interval and of the update that is asked for; none after it, of which a resume has passed over some.
+/// The checkpoints of an interval and of the wanted update, but none after it: a resume has passed over some of these.
 #[test]
 fn regular_checkpoints_end_at_the_update_asked_for() {
     let run = tempfile::tempdir().unwrap();
@@ -268,7 +268,7 @@ fn pruning_removes_what_comes_after() {
     assert_eq!(names(&checkpoints), ["step-00000030", "step-00000040", "step-00000045"]);
 }
 
-/// Checkpoints are renamed before they are removed, so what was found is open or gone, never half there.
+/// Checkpoints are renamed before they are removed, so a located one is open or gone, never half there.
 #[test]
 fn a_model_that_was_found_may_be_removed_by_training() {
     let run = tempfile::tempdir().unwrap();
@@ -280,7 +280,7 @@ fn a_model_that_was_found_may_be_removed_by_training() {
     located.load_into(&layout(), &mut flat).unwrap();
     assert_eq!(bits(&flat), bits(&values(1)));
     prune(run.path(), 2, 1, &[]).unwrap();
-    // It is open: what was found stays readable, again and again.
+    // It is open, so it stays readable, again and again.
     for _ in 0..2 {
         flat.fill(0.0);
         located.load_into(&layout(), &mut flat).unwrap();
@@ -353,7 +353,7 @@ fn checkpoints_are_read_beside_training_that_removes_them() {
     });
 }
 
-/// Training may keep a link in the place of the directory only where the user allows it, and never one to a file.
+/// Training may keep a link instead of the directory only if the user allows it, and never a link to a file.
 #[test]
 fn nothing_is_saved_or_removed_through_links() {
     let (run, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

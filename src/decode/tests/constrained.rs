@@ -92,7 +92,7 @@ proptest! {
         }
     }
 
-    /// Also if they repeat what may not be repeated otherwise.
+    /// Also if the phrases repeat n-grams that must not repeat elsewhere.
     #[test]
     fn phrases_may_repeat_what_nothing_else_may(
         seed in any::<u64>(), phrases in phrases(), width in 1..4usize, n in 1..3usize,
@@ -107,7 +107,7 @@ proptest! {
         }
     }
 
-    /// What is to be avoided is excluded as if each text were looked at; and nothing more is.
+    /// The search excludes exactly the hypotheses that a look at each whole text would exclude.
     #[test]
     fn searches_with_phrases_to_avoid_equal_the_plain_ones(
         (_, mut options) in problems(), seed in any::<u64>(), width in 1..5usize, strategy in strategies()

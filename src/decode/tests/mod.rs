@@ -66,7 +66,7 @@ fn penalties() -> impl Strategy<Value = LengthPenalty> {
     (kinds, alphas).prop_map(|(kind, alpha)| LengthPenalty { kind, alpha })
 }
 
-/// Sentences, of which half are free and half have a minimum length and a given beginning.
+/// Sentences: half are free, half have a minimum length and a given beginning.
 fn sentences() -> impl Strategy<Value = Vec<Sentence>> {
     let prefix = prop::collection::vec(4..7u32, 0..4);
     let sentence = (any::<bool>(), 0..6usize, 0..9usize, prefix, 0..1000u64);

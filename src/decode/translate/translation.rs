@@ -1,4 +1,4 @@
-//! What becomes of a line: its translations, joined from those of its parts.
+//! The translations of a line, joined from those of its parts.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -25,9 +25,9 @@ impl Translation {
         Self { n_best: vec![Candidate::default()], source_cut: false, parts: Vec::new(), later_prefix: Vec::new() }
     }
 
-    /// The translation of a line from those of its parts, of which there is at least one. `ranked` says that the
-    /// candidates of each part begin with the best: the line then has the `most` best of their combinations, or as
-    /// many as there are. Samples are in no order: the n-th of the line is made of the n-th of each part.
+    /// The translation of a line from those of its parts, at least one. If `ranked`, the candidates of each part begin
+    /// with the best, and the line gets the `most` best combinations, or all. Samples have no order: the n-th of the
+    /// line joins the n-th of each part.
     pub(super) fn from_parts(parts: Vec<PartTranslation>, ranked: bool, most: usize) -> Self {
         let scores = |part: &PartTranslation| part.n_best.iter().map(|candidate| candidate.score).collect::<Vec<f64>>();
         let choices = if ranked {
@@ -70,7 +70,7 @@ pub(super) struct PartTranslation {
 /// The best way comes first, and among equals the one with the better items in the earlier lists; `most` of them, or as
 /// many as there are. Every list begins with its best score.
 ///
-/// The lists are joined one by one; more than the `most` best of a beginning are never needed.
+/// The lists are joined one by one; no more than the `most` best of a beginning are needed.
 fn best_choices(lists: &[Vec<f64>], most: usize) -> Vec<Vec<usize>> {
     let mut sums = vec![0.0];
     let mut choices = vec![Vec::new()];
@@ -109,9 +109,9 @@ impl PartialEq for Pair {
 
 impl Eq for Pair {}
 
-/// The `most` best pairs of an index of `first` and one of `next`, by the sum of their scores. Both lists fall, so each
-/// pair follows one that is at least as good: only those whose predecessor is taken can be the next (Huang and Chiang
-/// 2005, "Better k-best Parsing", algorithm 2).
+/// The `most` best pairs of an index of `first` and one of `next`, by the sum of their scores. Both lists fall, so a
+/// predecessor of each pair is at least as good. The next best pair is therefore a successor of one already taken
+/// (Huang and Chiang 2005, "Better k-best Parsing", algorithm 2).
 fn best_pairs(first: &[f64], next: &[f64], most: usize) -> Vec<(usize, usize)> {
     let pair = |i: usize, j: usize| Some(Pair { sum: first.get(i)? + next.get(j)?, indices: (i, j) });
     let mut open: BinaryHeap<Pair> = pair(0, 0).into_iter().collect();
@@ -134,7 +134,7 @@ pub struct Candidate {
     pub text: String,
     /// Its tokens, without the end.
     pub tokens: Vec<u32>,
-    /// Their log-probabilities, and that of the end where there is one.
+    /// Their log-probabilities, and that of the end if there is one.
     pub token_log_probs: Vec<f32>,
     /// The sum of these.
     pub log_prob: f64,
@@ -239,16 +239,16 @@ mod tests {
                 assert_eq!(distinct.len(), found.len());
             }
         }
-        // Nine times two: 512 ways, of which the second best changes one part only.
+        // Nine times two: 512 combinations. The second best changes only one part.
         let lists = vec![vec![-0.7, -1.5]; 9];
         let found = best_choices(&lists, 1000);
         assert_eq!(found.len(), 512);
         assert!(found[1..10].iter().all(|choice| choice.iter().sum::<usize>() == 1));
-        // Far more ways than could be counted one by one.
+        // Far more combinations than could be listed.
         assert_eq!(best_choices(&vec![vec![-0.7, -1.5]; 200], 5).len(), 5);
     }
 
-    /// All that is told of a combination is of the parts it is made of.
+    /// All details of a combination come from its parts.
     #[test]
     fn a_line_in_parts_has_the_best_combinations() {
         let candidate = |text: &str, tokens: &[u32], score: f64, ending| Candidate {
