@@ -29,7 +29,7 @@ impl Repo {
         };
         let path = path.split(['?', '#']).next().unwrap_or_default().replace("%2F", "/");
         let (kind, path) = kind_in(&path);
-        // ORG/NAME, or NAME alone; what follows says which page it is.
+        // ORG/NAME, or NAME alone; the rest is the page.
         let pages = ["tree", "blob", "resolve", "raw", "commit", "commits"];
         let pages = pages.into_iter().filter_map(|page| path.split_once(&format!("/{page}/")));
         let page = pages.min_by_key(|(name, _)| name.len());

@@ -12,7 +12,7 @@ use crate::ops::norm::add_bias;
 /// A parameter's values by its name.
 pub type Lookup<'a> = dyn Fn(&str) -> Result<Values> + 'a;
 
-/// The parameters of a model.
+/// A lookup of a model's parameters by name.
 pub fn model_values(model: &Transformer) -> impl Fn(&str) -> Result<Values> + use<> {
     let parameters = model.parameters().clone();
     move |name| {

@@ -151,7 +151,7 @@ impl BleuStats {
         out.iter_mut().zip(numbers).for_each(|(out, number)| *out = *number as f64);
     }
 
-    /// Reads numbers that [`Metric::line_statistics`] has written, or sums of them.
+    /// Reads numbers from [`Metric::line_statistics`], or sums of them.
     fn read(numbers: &[f64]) -> Self {
         let number = |i: usize| numbers[i] as u64;
         Self {
@@ -208,7 +208,7 @@ impl Metric for BleuOptions {
     }
 }
 
-/// A BLEU score and what it is made of.
+/// A BLEU score and its parts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BleuScore {
     /// BLEU, from 0 to 100.
@@ -430,7 +430,7 @@ mod tests {
 
     #[test]
     fn closest_reference_and_brevity() {
-        // 3 words against 2 and 4: equally close, the shorter counts and nothing is too short.
+        // 3 words against 2 and 4: equally close, so the shorter counts, and there is no brevity penalty.
         let tie = score("a b c", &["a b c d", "a b"], BleuOptions::default());
         assert_eq!((tie.ref_len, tie.bp), (2, 1.0));
         let short = score("a b", &["a b c d"], BleuOptions::default());

@@ -19,7 +19,7 @@ pub trait Metric: Sync {
     /// How many numbers the statistics of a line have.
     fn width(&self) -> usize;
 
-    /// Writes the statistics of a line. `references` are those that the line has, at least one.
+    /// Writes the statistics of a line. `references` are those of the line, at least one.
     fn line_statistics(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]);
 
     /// The score of added-up statistics, in percent.
@@ -90,8 +90,8 @@ impl Statistics {
         Self { width, values, references }
     }
 
-    /// All of them as whole numbers, line after line: what [`Statistics::from_counts`] takes. Those of BLEU and chrF
-    /// are counts; what is none is rounded.
+    /// All of them as whole numbers, line after line, for [`Statistics::from_counts`]. The statistics of BLEU and chrF
+    /// are counts; others are rounded.
     pub fn counts(&self) -> Vec<u32> {
         self.values.iter().map(|value| *value as u32).collect()
     }
@@ -141,9 +141,9 @@ fn add(sum: &mut [f64], line: &[f64]) {
     sum.iter_mut().zip(line).for_each(|(sum, value)| *sum += value);
 }
 
-/// What is needed to repeat a computation, in sacrebleu's form with our version:
-/// `nrefs:1|case:mixed|…|version:mt-X.Y.Z`. `references` is their number in every line, 0 where it varies; `resampling`
-/// what a significance test adds.
+/// The signature for repeating a computation, in sacrebleu's form with our version:
+/// `nrefs:1|case:mixed|…|version:mt-X.Y.Z`. `references` is their number in every line, 0 if it varies; `resampling` is
+/// added by a significance test.
 pub fn signature(metric: &dyn Metric, references: usize, resampling: &[(&str, String)]) -> String {
     let references = if references == 0 { "var".to_owned() } else { references.to_string() };
     let mut parts = vec![format!("nrefs:{references}")];

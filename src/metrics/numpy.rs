@@ -119,7 +119,7 @@ fn mix(x: u32, y: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// The numbers are those of NumPy 2.
+    /// The numbers are from NumPy 2.
     #[test]
     fn draws_what_numpy_draws() {
         for (seed, choices, flips, large) in [

@@ -52,7 +52,7 @@ struct Shift {
 }
 
 impl Shift {
-    /// The words that change places.
+    /// The words that are moved past each other.
     fn range(self, words: usize) -> Range<usize> {
         let Self { start, length, target } = self;
         if target < start {
@@ -230,8 +230,8 @@ impl<'a> Table<'a> {
         alignment
     }
 
-    /// The shift that lowers the distance most. Only those of a block with an error in it are tried, to where the
-    /// reference has the same words, not all of them matched.
+    /// The shift that lowers the distance most. It tries only blocks with an error in them, and only positions where
+    /// the reference has the same words, not all of them matched.
     fn best_shift(&mut self, words: &[Word], distance: u32, tried: &mut usize) -> Option<Candidate> {
         let Alignment { behind, reference_errors, hypothesis_errors } = self.alignment(words);
         let mut best: Option<Candidate> = None;

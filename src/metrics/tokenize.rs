@@ -1,7 +1,7 @@
-//! How a line becomes words before it is scored; the rules are those of sacrebleu 2.6.0.
+//! Splits a line into words for scoring, by the rules of sacrebleu 2.6.0.
 //!
-//! The rules were first written as regular expressions in mteval-v13a.pl and mteval-v14.pl. Each is a substitution
-//! on a single character or on a pair of neighbours, so here each is one pass over the line.
+//! The rules come from regular expressions in mteval-v13a.pl and mteval-v14.pl. Each replaces a single character or a
+//! pair of neighbours, so here each is one pass over the line.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -98,8 +98,8 @@ enum Outer {
     After,
 }
 
-/// Puts a space between two neighbours of which the first satisfies `first` and the second `second`, and one more
-/// outside. Pairs are taken from the left and do not overlap, as in a global substitution of a regular expression.
+/// Puts a space between two neighbours if the first satisfies `first` and the second `second`, and one more outside.
+/// Pairs are found from the left and do not overlap, as in a global substitution of a regular expression.
 fn separate_pairs<T: Copy>(
     units: &[T],
     space: T,

@@ -111,8 +111,8 @@ impl Stack {
         }
     }
 
-    /// Number of the dropout site at a place of a layer. It keys the random numbers, so a run that is resumed depends
-    /// on it: it never changes. Distinct for up to 10,000 layers.
+    /// Number of a dropout site of a layer. It is part of the key of random numbers, so it must never change: resumed
+    /// runs depend on it. Distinct for up to 10,000 layers.
     pub fn site(self, layer: usize, site: DropoutSite) -> u64 {
         (self as u64 + 1) * 1_000_000 + layer as u64 * 100 + site as u64
     }

@@ -44,7 +44,7 @@ pub struct Core {
     pub rotary: Option<Rotary>,
     /// Dropout on the attention weights.
     pub dropout: Dropout,
-    /// Where the attention weights are written, if they are wanted.
+    /// Where to write the attention weights, if wanted.
     pub record: Option<Record>,
 }
 
@@ -60,7 +60,7 @@ impl Record {
         f(&mut weights)
     }
 
-    /// What was written.
+    /// The written values.
     pub fn take(&self) -> Vec<f32> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
@@ -293,7 +293,7 @@ impl Attention {
             let rows = core.queries * qw;
             for head in 0..core.heads {
                 let heads = self.head(head, &q[q_start..], kv_rows, ldkv);
-                // dq, dk and dv are interleaved columns of shared rows: compute them apart, then put them in place.
+                // dq, dk and dv are interleaved columns of shared rows: compute them separately, then copy them.
                 let (nq, nk, nv) = (core.queries * core.d_k, core.keys * core.d_k, core.keys * core.d_v);
                 let (dq, rest) = parts.split_at_mut(nq);
                 let (dk, rest) = rest.split_at_mut(nk);

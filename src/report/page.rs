@@ -28,7 +28,7 @@ const STYLE: &str = include_str!("assets/report.css");
 pub(super) const COMMON_SCRIPT: &str = include_str!("assets/common.js");
 const SCRIPT: &str = include_str!("assets/report.js");
 
-/// About the most training entries to show: more cannot be told apart and make the page slow.
+/// About the most training entries to show: more would be indistinguishable and make the page slow.
 const MOST_ENTRIES: usize = 4000;
 
 /// A run as the page shows it.
@@ -174,7 +174,7 @@ pub(super) fn escaped(text: &str) -> String {
     // Strip bidi controls: they would affect surrounding text.
     let is_direction = |c: char| matches!(c, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}');
     let text: String = text.chars().filter(|c| !is_direction(*c)).collect();
-    // Escape @ too: it marks the places where text is inserted into a page.
+    // Escape @, too: it marks where a page inserts text.
     text.replace('&', "&amp;").replace('<', "&lt;").replace('@', "&#64;")
 }
 

@@ -19,8 +19,8 @@ pub(super) const PANEL: usize = 32;
 pub(super) const DEPTH: usize = 256;
 /// Distance of a tile's rows, where A is packed by rows: more than [`DEPTH`], so that rows do not share cache sets.
 pub(super) const ROW_STRIDE: usize = DEPTH + 16;
-/// Distance of packed tiles of A, in either order: not a multiple of the size of a page, so that tiles that are written
-/// side by side do not share cache sets.
+/// Distance of packed tiles of A, in either order: not a multiple of the page size, so that tiles written side by side
+/// do not share cache sets.
 pub(super) const TILE_WORDS: usize = TILE_ROWS * ROW_STRIDE;
 
 /// How a tile of A is packed.
@@ -32,7 +32,7 @@ pub(super) enum Order {
     Steps,
 }
 
-/// One tile of C, and what it is made of.
+/// One tile of C, and its operands.
 #[derive(Clone, Copy)]
 pub(super) struct Tile {
     /// Steps of A and of B.
@@ -386,7 +386,7 @@ mod tests {
         for accumulate in [false, true] {
             let (a, b) = (a.as_ptr(), b.as_ptr());
             let tile = Tile { steps, a, b, c: c.as_mut_ptr(), ldc: PANEL, accumulate };
-            // SAFETY: whole tiles; only kernels of this machine are asked for.
+            // SAFETY: whole tiles; only kernels that this machine supports are called.
             unsafe { kernel(rows, tile) };
         }
         c

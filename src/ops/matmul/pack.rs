@@ -32,8 +32,8 @@ pub(super) fn tiles(a: Matrix, columns: Range<usize>, positions: Range<usize>, t
     }
 }
 
-/// Columns of a row-major matrix at all its rows, packed step after step as one panel; what lies beyond the columns is
-/// not written.
+/// Columns of a row-major matrix at all its rows, packed step after step as one panel. The part of the panel beyond the
+/// columns is not written.
 pub(super) fn panel(b: Matrix, columns: Range<usize>, to: &mut [u32], precision: Precision) {
     match precision {
         Precision::F32 => copy_panel(b, columns, to),
@@ -78,7 +78,7 @@ fn pair(first: f32, second: f32) -> u32 {
     (rounded(first) >> 16) | (rounded(second) & 0xffff_0000)
 }
 
-/// Cuts a row into pieces of [`TILE_ROWS`] and writes each to place `step` of its own tile.
+/// Cuts a row into pieces of [`TILE_ROWS`] and writes each at index `step` of its own tile.
 #[inline(always)]
 fn distribute<T: Copy>(row: &[T], tiles: &mut [u32], step: usize, bits: impl Fn(T) -> u32) {
     let (pieces, rest) = row.as_chunks::<TILE_ROWS>();

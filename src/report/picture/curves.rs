@@ -16,7 +16,7 @@ use crate::report::page::Run;
 const INK: RGBColor = RGBColor(29, 33, 38);
 const SOFT: RGBColor = RGBColor(93, 102, 112);
 const GRID: RGBColor = RGBColor(225, 228, 232);
-/// Colours of the runs, reused if there are more: those of the page, `--c0` to `--c7` in report.css.
+/// Colours of the runs, reused if there are more runs: the same as `--c0` to `--c7` in report.css.
 const COLORS: [RGBColor; 8] = [
     RGBColor(37, 99, 176),
     RGBColor(194, 65, 12),
@@ -31,7 +31,7 @@ const COLORS: [RGBColor; 8] = [
 const SIZE: (u32, u32) = (480, 280);
 /// Height of a legend of one row.
 const LEGEND: u32 = 34;
-/// What the legend says of lines; and, where there are any, of those of `data.monitor`.
+/// The legend for lines; and for those of `data.monitor`, if there are any.
 const LINES: &str = "by updates; solid: training, dashed: validation";
 const DOTTED: &str = "dotted: other sets";
 /// A training curve with more points than this looks like noise: it is drawn fainter, so that it does not hide
@@ -60,7 +60,7 @@ enum Measured {
 use Measured::{Monitored, Training, Validation};
 
 impl Measured {
-    /// Whether an entry is of that kind; those of the final model are no point of a curve.
+    /// Whether an entry is of that kind; an entry of the final model is no point of a curve.
     fn has(self, entry: &Value) -> bool {
         let event = match self {
             Training => "train",
@@ -118,7 +118,7 @@ impl Ranged for Axis {
     }
 }
 
-/// The colours of runs: those of [`COLORS`], then the same darker, then lighter, then from the beginning again.
+/// The colours of runs: [`COLORS`], then the same darker, then lighter, then from the beginning again.
 fn colors() -> impl Iterator<Item = RGBColor> {
     let mixed = |color: RGBColor, share: f64, other: RGBColor| {
         let mix = |a: u8, b: u8| (f64::from(a) * share + f64::from(b) * (1.0 - share)).round() as u8;
@@ -138,7 +138,7 @@ impl Chart {
         let mut curves = Vec::new();
         for (run, color) in runs.iter().zip(colors()) {
             for measured in self.measured {
-                // A curve for each set, of which only monitored ones have names.
+                // A curve for each set; only monitored sets have names.
                 let mut sets: Vec<(&Value, Vec<(f64, f64)>)> = Vec::new();
                 for entry in run.log().iter().filter(|entry| measured.has(entry)) {
                     let Some(point) = point(entry) else { continue };
@@ -230,7 +230,7 @@ pub fn whole(runs: &[Run], names: &[String]) -> Result<String> {
 
 /// Which colour each run has, in as many rows as it takes.
 struct Legend {
-    /// What is written, where it begins, and the colour of the line before it, if it has one.
+    /// A text, its position, and the colour of the line before it, if there is one.
     entries: Vec<(String, (i32, i32), Option<RGBColor>)>,
 }
 
