@@ -338,8 +338,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// What to do about a file that is not there: look at its path or, if its folder has something of a similar name, take
-/// that.
+/// Help for a missing file: check its path or, if its folder has an entry with a similar name, use that.
 pub fn check_path(path: &Path) -> String {
     advice(similar(path, |_| true))
 }
@@ -358,8 +357,8 @@ fn advice(other: Option<PathBuf>) -> String {
     other.map_or_else(|| "check the path".to_owned(), |other| format!("did you mean {}?", other.display()))
 }
 
-/// What is in the folder of a path that is not there, under a name that differs by a slip of the pen or lacks only the
-/// extension.
+/// An entry in the folder of a missing path with a similar name: it differs by a slip of the pen, or the path only
+/// lacks the extension.
 fn similar(path: &Path, is_wanted: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -410,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_on_open_files_is_told_from_damage() {
+    fn a_limit_on_open_files_is_no_damage() {
         let error = Error::io("read", "a", std::io::Error::from_raw_os_error(24));
         assert!(error.is_of_access() && error.is_of_open_files() && !error.is_of_disk());
         assert!(error.helps().is_some_and(|help| help.contains("ulimit -n")));

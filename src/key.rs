@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 pub(crate) struct Key {
     /// Its name.
     pub name: &'static str,
-    /// What it may hold.
+    /// The kind of its values.
     pub kind: Kind,
     /// Whether its table must have it.
     pub required: bool,
@@ -45,7 +45,7 @@ pub enum Decides {
     Validation,
 }
 
-/// What a key may hold.
+/// The kind of a key's values.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     /// `true` or `false`.

@@ -42,7 +42,7 @@ pub(crate) const POINTER_BYTES: u64 = 256;
 /// Bytes of each of the small files that go with the weights of other programs' models.
 pub(crate) const IMPORTED_BYTES: u64 = 1 << 26;
 
-// What the hub, a mirror or a storage behind it sends.
+// Limits on the answers of the hub, a mirror or a storage behind it.
 
 /// Most bytes of an answer about a repository: [`HUB_FILES`] names of 100 bytes have 20 million.
 pub(crate) const HUB_ANSWER: u64 = 1 << 25;
@@ -74,7 +74,7 @@ pub(crate) const HUB_SLOW_TIME: Duration = Duration::from_secs(300);
 /// bounded.
 pub(crate) const HUB_PROGRESS: (u64, u64) = (1000, 1 << 20);
 
-// What is written of foreign contents.
+// Limits on the output of foreign contents.
 
 /// Most bytes that are left free on a disk: enough for its owner to work on.
 pub(crate) const DISK_RESERVE: u64 = 1 << 30;

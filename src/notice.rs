@@ -7,9 +7,9 @@ use std::fmt::{self, Display};
 pub enum Notice {
     /// What was done or found.
     Info(String),
-    /// What the user should know, but need not mend.
+    /// Something that the user should know, but need not fix.
     Note(String),
-    /// What the user may want to mend.
+    /// Something that the user may want to fix.
     Warning(String),
     /// Data that is damaged, lost, or could not be written.
     Damage(String),

@@ -27,7 +27,7 @@ const PACKED: [(&[u8], &str, &str, &str); 13] = [
     (b"Rar!\x1A\x07", "rar", "RAR", "unrar x"),
     (b"\x04\x22\x4D\x18", "lz4", "lz4", "lz4 -d"),
     (b"\x02\x21\x4C\x18", "lz4", "lz4", "lz4 -d"),
-    // What it begins with depends on the settings; these are all that are usual.
+    // Its first bytes depend on the settings; these are the usual ones.
     (b"\x5D\0\0", "lzma", "lzma", "xz -d --format=lzma"),
     (b"LZIP\x01", "lz", "lzip", "lzip -d"),
     (b"\x89LZO\0\r\n\x1A\n", "lzo", "lzop", "lzop -d"),
@@ -197,7 +197,7 @@ fn begun(head: &[u8]) -> &[u8] {
 fn office(head: &[u8]) -> Option<Signature> {
     let length = u16::from_le_bytes(head.strip_prefix(b"PK\x03\x04")?.get(22..24)?.try_into().ok()?);
     let name = head.get(30..30 + usize::from(length))?;
-    // What comes first in files of Word, Excel and PowerPoint, depends on the program that wrote them.
+    // The first member in files of Word, Excel and PowerPoint depends on the program that wrote them.
     let folders: [&[u8]; 6] = [b"[Content_Types].xml", b"_rels/", b"docProps/", b"word/", b"xl/", b"ppt/"];
     let what = match name {
         name if folders.iter().any(|begin| name.starts_with(begin)) => "a document of Microsoft Office",
@@ -323,7 +323,7 @@ mod tests {
                              oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n";
 
     #[test]
-    fn placeholders_are_told_from_text() {
+    fn placeholders_are_no_text() {
         let annex = b"/annex/objects/SHA256E-s42--ab.txt\n";
         for (head, what, help) in [
             (POINTER, "Git LFS", "git lfs pull"),
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_are_told_from_sentences() {
+    fn documents_are_no_sentences() {
         for (head, what) in [
             (&b"<?xml version=\"1.0\"?>\n<!DOCTYPE tmx SYSTEM \"tmx14.dtd\">\n<tmx>"[..], "TMX"),
             (b"<?xml version=\"1.0\" encoding=\"UTF-8\" ?>\n<tmx version=\"1.4\">\n", "TMX"),

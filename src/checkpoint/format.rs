@@ -72,7 +72,7 @@ pub fn scale_name(name: &str) -> String {
     format!("{name}_scale")
 }
 
-/// A tensor to be read, and where it goes.
+/// A tensor to read, and its range of the flat buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Slot<'a> {
     /// Its name in the file.

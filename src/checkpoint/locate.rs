@@ -70,9 +70,9 @@ pub struct Located {
     pub model: PathBuf,
     /// The directory of that file.
     pub directory: PathBuf,
-    /// What it is, for example "best (update 1500)".
+    /// Its description, for example "best (update 1500)".
     pub what: String,
-    /// What was damaged and passed over, one line each, for the user to see.
+    /// Damaged models that were skipped, one line each, to show to the user.
     pub warnings: Vec<String>,
     /// The file that was verified: it can be read even if training removes the checkpoint now.
     file: Arc<File>,
@@ -423,7 +423,7 @@ fn no_model(dir: &Path, why: &str) -> Error {
     Error::failure(format!("no model in {}: {why}", dir.display()))
 }
 
-/// What the user can ask for instead.
+/// The models that the user can choose instead.
 fn what_is_there(dir: &Path) -> String {
     let mut there = Vec::new();
     if has_final(dir) {

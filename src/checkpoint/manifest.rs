@@ -140,11 +140,11 @@ pub(super) fn verify_holding(dir: &Path, required: &[&str]) -> Result<Manifest> 
 pub(super) struct Opened {
     dir: PathBuf,
     manifest: Manifest,
-    /// What the manifest lists, or why it cannot be opened.
+    /// The files that the manifest lists, or the errors of opening them.
     files: Vec<(PathBuf, FileEntry, Result<File>)>,
 }
 
-/// What was opened, and found to be whole.
+/// The opened files, after a successful verification.
 pub(super) struct Verified {
     pub manifest: Manifest,
     /// Its `model.safetensors`, if it is listed.

@@ -110,7 +110,7 @@ pub fn run_and_step(directory: &Path) -> Option<(&Path, u64)> {
     Some((if run.as_os_str().is_empty() { Path::new(".") } else { run }, step))
 }
 
-/// What a path names: a model or run directory, or one checkpoint of a run, whose step is then returned too.
+/// Interprets a path: a model or run directory, or one checkpoint of a run, whose step is also returned.
 pub fn directory_and_step(named: &Path) -> (&Path, Option<Which>) {
     match run_and_step(named) {
         Some((run, step)) if !named.join(CONFIG_FILE).exists() => (run, Some(Which::Step(step))),

@@ -248,7 +248,7 @@ const READ: &[(&[&str], &str)] = &[
     (&["huggingface", "hf", "wordpiece"], "for a tokenizer.json, write `path = \"FILE.json\"` instead of `kind`"),
 ];
 
-/// What another toolkit's key is called here.
+/// Our names for another toolkit's key.
 pub(super) struct Alias {
     /// Our keys, dotted, that the user may have meant.
     pub keys: Vec<String>,
@@ -321,7 +321,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     rows.flatten().copied()
 }
 
-/// What to know about our key instead of another toolkit's.
+/// A note on our key, for users of another toolkit's key.
 fn note(key: &str, theirs: &str) -> &'static str {
     let row = NOTES.iter().find(|(ours, names, _)| *ours == key && names.contains(&theirs));
     row.map_or("", |(.., note)| note)
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_told() {
+    fn names_without_a_key_get_a_hint() {
         for (text, help) in [
             (
                 "[train]\nmini-batch-fit = true\n",

@@ -104,7 +104,7 @@ impl ResolvedLayer {
         if !origin.is_resolved() {
             return None;
         }
-        // What is missing is reported elsewhere.
+        // Missing keys are reported elsewhere.
         let config: Config = serde_json::from_value(to_json(layer)).ok()?;
         let follows = |computed: &&Computed| {
             let mut other = config.clone();

@@ -178,8 +178,8 @@ pub(super) fn parse(source: &Rc<Source>) -> Result<Table, Vec<(Origin, Error)>> 
     Err(named.chain(more).collect())
 }
 
-/// What a common slip has made of the value at an offset, which the parser cannot read: its message would be about the
-/// type that it takes the first letter for.
+/// Recognises common slips in the value at an offset. The parser's own message would be about the type that it guesses
+/// from the first letter.
 fn slip(text: &str, offset: usize) -> Option<Error> {
     let start = text.get(..offset)?.rfind('\n').map_or(0, |newline| newline + 1);
     let equals = start + text[start..offset].rfind('=')?;

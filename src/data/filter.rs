@@ -1,4 +1,4 @@
-//! Which pairs are fit for training, and the account of those that are not.
+//! Chooses the pairs for training, and reports on the dropped ones.
 
 use std::collections::BTreeMap;
 use std::fmt;

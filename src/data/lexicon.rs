@@ -21,7 +21,7 @@ impl Lexicon {
     /// Learns from pairs of token ids below `vocabularies` (source, target), in so many iterations.
     pub fn learn(pairs: &[Pair<'_>], vocabularies: [usize; 2], iterations: usize) -> Self {
         let lines = lines_of(pairs, vocabularies[0]);
-        // Where each line's target tokens begin among those of all lines.
+        // Where each line's target tokens begin among the tokens of all lines.
         let starts: Vec<usize> = pairs
             .iter()
             .scan(0, |sum, (_, target)| {

@@ -20,7 +20,7 @@ const POOL_BATCHES: usize = 400;
 /// Most pairs in an epoch, far beyond any corpus: a guard against a slip in a weight.
 const MOST_DRAWS: f64 = 1e12;
 
-/// Pairs that are drawn `weight` times an epoch: those of one corpus.
+/// Pairs of one corpus, drawn `weight` times an epoch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightedRange {
     /// Indices of the pairs.
@@ -74,8 +74,8 @@ struct Draws {
 }
 
 impl Draws {
-    /// The pair of an epoch's draw `index`, and how often it was drawn before. The epochs together go round and round
-    /// the pairs, so that weight 0.5 draws the other half in the next epoch, and no pair is ever two draws ahead of
+    /// The pair of an epoch's draw `index`, and how often it was drawn before. The epochs together cycle through the
+    /// pairs, so that weight 0.5 draws the other half in the next epoch, and no pair is ever two draws ahead of
     /// another.
     fn pair(&self, epoch: u64, index: usize) -> (usize, u64) {
         let (pairs, count) = (self.range.len() as u128, self.count as u128);
@@ -98,10 +98,10 @@ struct Pool {
 impl Sampler {
     /// A sampler at the beginning of epoch 0.
     ///
-    /// `lengths` are those of all pairs; `ranges` says which pairs are drawn how often; `batch_tokens` is the largest
-    /// max(B·S, B·T) of a batch, with special tokens. A pair longer than that makes a batch of one.
+    /// `lengths` are those of all pairs; `ranges` gives the weights of pairs; `batch_tokens` is the largest max(B·S,
+    /// B·T) of a batch, with special tokens. A pair longer than that makes a batch of one.
     ///
-    /// Fails where nothing is ever drawn, where `batch_tokens` is 0, and for an impossible range or weight.
+    /// Fails if no pair is ever drawn, if `batch_tokens` is 0, and for an impossible range or weight.
     pub fn new(
         lengths: impl PairLengths + 'static,
         ranges: &[WeightedRange],
@@ -192,7 +192,7 @@ impl Sampler {
         self.draws
     }
 
-    /// About how many batches an epoch has: those of its first pool, scaled. Exact where the epoch is one pool.
+    /// The approximate number of batches of an epoch: those of its first pool, scaled. Exact if the epoch is one pool.
     pub fn batches_per_epoch_estimate(&self, epoch: u64) -> usize {
         let first = self.make_pool(epoch, 0);
         (first.batches.len() as f64 * self.draws as f64 / first.pairs.len() as f64).round() as usize
@@ -206,7 +206,7 @@ impl Sampler {
             .map(|(tie, draw)| {
                 let (pair, turn) = self.drawn(epoch, order.get(draw) as usize);
                 let (longer, difference) = sort_key(self.lengths.lengths_of(pair));
-                // The place in the pool breaks ties, so that the order is the same whatever the sort does.
+                // The index in the pool breaks ties, so that the order does not depend on the sort.
                 (longer, difference, tie, pair, turn)
             })
             .collect();
@@ -252,10 +252,10 @@ impl Sampler {
 
 /// What a pool is sorted by: the longer side, because it bounds the batch, then how much longer it is.
 ///
-/// The difference rises with one length and falls with the next: where a batch crosses from one to the next, the pairs
-/// on both sides of the crossing are alike. Against the usual order, target and then source, this raises the share of
-/// real tokens among padded ones from 0.951 to 0.975 (4096 tokens, pools of 60,000) and from 0.858 to 0.930 (25,000
-/// tokens, pools of 80,000); measured on the 165,000 Tatoeba pairs, a subword taken as 4.2 bytes.
+/// The difference rises with one length and falls with the next: if a batch crosses from one length to the next, the
+/// pairs on both sides are alike. Against the usual order, target and then source, this raises the share of real tokens
+/// among padded ones from 0.951 to 0.975 (4096 tokens, pools of 60,000) and from 0.858 to 0.930 (25,000 tokens, pools
+/// of 80,000); measured on the 165,000 Tatoeba pairs, a subword taken as 4.2 bytes.
 fn sort_key(Lengths { source, target }: Lengths) -> (u32, i64) {
     let longer = source.max(target);
     let difference = i64::from(source) - i64::from(target);

@@ -10,7 +10,8 @@
 //! | starts | 2 × 4 bytes a pair, and 4 | where source and target begin among the elements; the end |
 //! | elements | [`Elements::width`] bytes each | ids in the order source, target, source …; or text in UTF-8 |
 //!
-//! Text is kept instead of ids where each epoch splits it anew (BPE-dropout). The lengths are those without dropout.
+//! With BPE-dropout, each epoch splits the text anew, so text is kept instead of ids. The lengths are those without
+//! dropout.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -60,7 +61,7 @@ impl Elements {
     }
 }
 
-/// What is known of a shard without looking into it.
+/// Facts about a shard that are known without reading it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Summary {
@@ -243,7 +244,7 @@ enum Bytes {
 }
 
 impl Bytes {
-    /// The mapped file; or what is read from it if its file system cannot map files, as some network ones and FUSE.
+    /// The mapped file; or its contents, if the file system cannot map files, like some network ones and FUSE.
     fn new(file: &mut File, mapped: io::Result<Mmap>) -> io::Result<Self> {
         match mapped {
             Ok(map) => Ok(Self::Mapped(map)),
@@ -265,8 +266,8 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Maps a file that was written from [`Self::bytes`], or reads it where files cannot be mapped. `None` if it does
-    /// not match `summary`, or is gone.
+    /// Maps a file with the contents of [`Self::bytes`], or reads it if it cannot be mapped. `None` if it does not
+    /// match `summary`, or is gone.
     ///
     /// Fails where the file cannot be read.
     pub fn map(path: &Path, summary: Summary) -> Result<Option<Self>> {
@@ -298,7 +299,7 @@ impl Shard {
         sorted && is_whole && (0..self.summary.kept).all(is_weight)
     }
 
-    /// What is known of it.
+    /// Its summary.
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
@@ -311,7 +312,7 @@ impl Shard {
         }
     }
 
-    /// The subwords of pair `index`, of those kept. Panics past the end.
+    /// The subwords of the kept pair `index`. Panics past the end.
     #[inline]
     pub fn lengths(&self, index: usize) -> Lengths {
         Lengths { source: self.number(2 * index), target: self.number(2 * index + 1) }

@@ -23,7 +23,7 @@ pub struct Text {
     weights: Option<PathBuf>,
 }
 
-/// Where a corpus is.
+/// The files of a corpus.
 #[derive(Clone, Debug)]
 enum TextFiles {
     /// Two files, aligned line by line.
@@ -95,7 +95,7 @@ impl Text {
         }
     }
 
-    /// As [`Text::windows`], but of one side alone; false if it is not a file of its own.
+    /// Like [`Text::windows`], for one side alone; false if that side is not a separate file.
     pub fn windows_of_side(&self, side: Side, each: impl FnMut(RawLines)) -> Result<bool> {
         let TextFiles::Files { source, target } = &self.files else { return Ok(false) };
         let file = if side == Side::Source { source } else { target };
@@ -174,7 +174,7 @@ pub struct Texts {
     pub valid: Option<Text>,
     /// What is tested on.
     pub test: Option<Text>,
-    /// What is scored at validations, too, by name.
+    /// Further sets to score at validations, by name.
     pub monitor: Vec<(String, Text)>,
 }
 
@@ -185,7 +185,7 @@ pub enum Role {
     Validation,
     /// Scoring the final model.
     Test,
-    /// Being scored beside the validation set; nothing is decided by it.
+    /// Scored beside the validation set, without influence on training.
     Monitored,
     /// Being trained on.
     Training,
@@ -202,7 +202,7 @@ pub struct Named<'a> {
 }
 
 impl Texts {
-    /// All of them, first those that must not be trained on.
+    /// All of them; first the sets that training must not use.
     pub fn all(&self) -> impl Iterator<Item = Named<'_>> {
         let one = |text, role, key: &str| Named { text, role, key: key.to_owned() };
         let valid = self.valid.iter().map(move |text| one(text, Role::Validation, "data.valid"));
@@ -229,8 +229,8 @@ impl Texts {
         if errors.is_empty() { Ok(found) } else { Err(Error::many(errors)) }
     }
 
-    /// As [`Texts::find`], but goes on after errors. Data sets that cannot be fetched are left out, and the errors say
-    /// why. Files may be missing: [`Text::windows`] tells which.
+    /// Like [`Texts::find`], but goes on after errors. Data sets that cannot be fetched are left out, and the errors
+    /// give the reasons. Files may be missing: [`Text::windows`] reports them.
     pub fn gather(config: &DataConfig, offline: bool) -> (Self, Vec<Error>) {
         let mut errors = Vec::new();
         let is_hub = config.locations().any(|location| matches!(location, CorpusLocation::Hub(_)));
@@ -238,7 +238,7 @@ impl Texts {
         let hub = hub.ok().flatten();
         let mut find = |location: &CorpusLocation, tag: &Option<String>, key: &str| {
             if hub.is_none() && matches!(location, CorpusLocation::Hub(_)) {
-                // The errors have one already that says why.
+                // The errors already hold the reason.
                 return None;
             }
             let files = find(location, hub.as_ref());

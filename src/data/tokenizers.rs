@@ -18,7 +18,7 @@ const JOINT: &str = "tokenizer.json";
 /// Files of separate tokenizers, source and target.
 const SEPARATE: [&str; 2] = ["tokenizer.src.json", TARGET];
 
-/// The file of a target tokenizer of its own.
+/// The file of a separate target tokenizer.
 pub const TARGET: &str = "tokenizer.tgt.json";
 
 /// The files that tokenizers are in, joint or separate.
@@ -220,7 +220,7 @@ fn sample(corpora: &[Box<dyn PairSource>], config: &TokenizerConfig) -> Result<[
             let block = block?;
             let first = read.next_multiple_of(every) - read;
             let pairs = (first..block.len()).step_by(every).map(|index| block.get(index));
-            // Their characters would take the place of those of sentences in the vocabulary.
+            // Their characters would displace those of sentences in the vocabulary.
             let pairs: Vec<_> = pairs.filter(|(source, target)| !is_long(source) && !is_long(target)).collect();
             let [source, target] = &mut counts;
             rayon::join(

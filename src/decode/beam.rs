@@ -130,7 +130,7 @@ fn hypotheses(beams: Vec<Beam>, history: &History) -> Vec<Hypothesis> {
     all
 }
 
-/// A hypothesis that is still being extended.
+/// A hypothesis that can still be extended.
 struct Live {
     node: usize,
     /// The row of the previous step that it continues.

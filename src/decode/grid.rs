@@ -67,7 +67,7 @@ pub(super) fn search(model: &mut dyn StepModel, options: &SearchOptions, width: 
     Ok(grids.into_iter().map(hypotheses).collect())
 }
 
-/// A hypothesis that is still being extended.
+/// A hypothesis that can still be extended.
 struct Live {
     node: usize,
     /// The row of the previous step that it continues.

@@ -412,7 +412,7 @@ mod tests {
 
     /// A damaged model must not look like one for which no token is possible.
     #[test]
-    fn what_is_not_a_number_is_told() {
+    fn nan_is_an_error() {
         for bad in [f32::NAN, f32::INFINITY] {
             let mut best = vec![Continuation::IMPOSSIBLE; 2];
             best_of(&mut [0.0, bad, 1.0], &[], &Constraint::NONE, &mut best);
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn of_some_tokens_alone() {
+    fn continuations_of_some_tokens() {
         let tokens = [3, 5, 8, 9];
         let run = |constraint: Constraint| {
             let (mut logits, mut best) = (vec![1.0, 3.0, 2.0, 4.0], vec![Continuation::IMPOSSIBLE; 3]);

@@ -151,9 +151,9 @@ pub fn machine_memory() -> Option<u64> {
     Some(limits.into_iter().fold(kilobytes * 1024, u64::min))
 }
 
-/// Bytes that a container, a batch system or a service manager allows this process: the lowest limit of its control
-/// groups, named as in `/proc/self/cgroup` (version 1 or 2), and of the groups around them. A container sees only its
-/// own groups, at the `root`.
+/// Bytes that a container, a batch system or a service manager allows this process: the limits of its control groups,
+/// named as in `/proc/self/cgroup` (version 1 or 2), and of the groups around them. A container sees only its own
+/// groups, at the `root`.
 fn memory_limits(groups: &str, root: &Path) -> Vec<u64> {
     let files = groups.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);

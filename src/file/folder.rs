@@ -103,17 +103,17 @@ impl Folder {
         self.directory.sync_all()
     }
 
-    /// Opens a regular file to be read.
+    /// Opens a regular file for reading.
     pub(crate) fn read(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         self.opened(name.as_ref(), OFlags::RDONLY)
     }
 
-    /// Opens a regular file to be read and added to.
+    /// Opens a regular file for reading and appending.
     pub(crate) fn append(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         only_name(self.opened(name.as_ref(), OFlags::RDWR | OFlags::APPEND)?)
     }
 
-    /// Opens a regular file to be added to; it is made if it is missing.
+    /// Opens a regular file for appending, and makes it if it is missing.
     pub(crate) fn append_or_make(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         only_name(self.opened(name.as_ref(), OFlags::RDWR | OFlags::APPEND | OFlags::CREATE)?)
     }
@@ -294,7 +294,7 @@ impl Folder {
     }
 }
 
-/// What the names of temporary files of other processes end with.
+/// The end of the names of temporary files of other processes.
 const NEW: &str = ".new";
 /// Ids of processes are below 2²² on Linux, and smaller elsewhere.
 const BITS_OF_IDS: u32 = 22;

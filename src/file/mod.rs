@@ -73,7 +73,7 @@ pub(crate) fn lies_at(file: &File, path: &Path) -> bool {
     both.is_ok_and(|(opened, there)| opened == there)
 }
 
-/// What came of an attempt to lock a file.
+/// The result of an attempt to lock a file.
 pub(crate) enum Attempt {
     /// It is locked until it is closed.
     Locked(File),
@@ -128,7 +128,7 @@ fn has_only_bytes(files: u64, free_files: u64, free_blocks: u64) -> bool {
     files > 0 && free_files == 0 && free_blocks > 0
 }
 
-/// What stands where a file should, but is a directory, a pipe, a socket or a device.
+/// The error for a path that should be a file, but is a directory, a pipe, a socket or a device.
 #[derive(Debug)]
 struct NotRegular;
 

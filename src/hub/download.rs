@@ -158,7 +158,7 @@ impl Download<'_> {
             return file.sync_all().map_err(|error| self.write_failure(error));
         }
         self.check_room(size.map_or(1, |size| size - start)).map_err(|error| {
-            // What is there of the file stays for the next time, unless it is nothing or fills the disk.
+            // A partial file stays for the next time, unless it is empty or fills the disk.
             if start == 0 || Room::at(self.part).is_some_and(|room| room.spare() == 0) {
                 let _ = fs::remove_file(self.part);
             }

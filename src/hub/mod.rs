@@ -150,7 +150,7 @@ pub struct Hub {
     cache: Cache,
     /// `None` offline.
     web: Option<Web>,
-    /// What has been listed, so that all files come from one commit.
+    /// Listings so far, so that all files come from one commit.
     listings: Mutex<HashMap<Repo, Arc<Listing>>>,
 }
 

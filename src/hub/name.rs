@@ -1,4 +1,4 @@
-//! What repositories of the hub are called: here, in addresses, and by other programs.
+//! Names of the hub's repositories: here, in addresses, and in other programs.
 
 use super::{MAIN, Repo, RepoKind};
 
@@ -67,7 +67,7 @@ fn without_user(address: &str) -> Option<String> {
     Some(format!("{scheme}://{rest}"))
 }
 
-/// What the repository is, and the rest of a path that may begin with that.
+/// The kind of the repository, and the rest of a path that may begin with it.
 fn kind_in(path: &str) -> (RepoKind, &str) {
     let rest = |kind: RepoKind| path.strip_prefix(kind.plural())?.strip_prefix('/');
     if let Some(path) = rest(RepoKind::Dataset) {

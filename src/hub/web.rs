@@ -292,7 +292,7 @@ fn without_user(url: &mut Url) {
     let _ = url.set_password(None);
 }
 
-/// What stands in an address for a name or a password.
+/// Decodes a name or a password of an address.
 fn decoded(part: &str) -> String {
     percent_decode_str(part).decode_utf8_lossy().into_owned()
 }
@@ -371,7 +371,7 @@ mod tests {
             ("https://mirror.example.evil.example/c", "https://mirror.example.evil.example/c", false, false),
             ("https://mirror.example@evil.example/c", "https://mirror.example@evil.example/c", false, false),
             ("//storage.example/c", "https://storage.example/c", false, false),
-            // What browsers take for slashes, or leave out.
+            // Characters that browsers take for slashes, or leave out.
             ("/\\evil.example/c", "https://evil.example/c", false, false),
             ("\\\\evil.example/c", "https://evil.example/c", false, false),
             ("\\/evil.example/c", "https://evil.example/c", false, false),

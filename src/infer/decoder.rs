@@ -42,7 +42,7 @@ pub struct Session<'a> {
     source: Source,
     /// `None` if all tokens are.
     allowed: Option<Allowed>,
-    /// Of each layer.
+    /// One for each layer.
     cached: Vec<Cache>,
     /// For every live row, the rows of its ancestors by position, then its own.
     ancestors: Vec<Vec<u32>>,

@@ -198,7 +198,7 @@ mod tests {
 
     /// As in sacrebleu; it matters for the sum over a corpus.
     #[test]
-    fn of_references_that_are_equally_good_the_first_counts() {
+    fn the_first_of_equally_good_references_counts() {
         let options = ChrfOptions::default();
         let statistics = |references: &[&str]| {
             let mut statistics = vec![0.0; options.width()];

@@ -226,7 +226,7 @@ mod tests {
 
     /// A missing entry for a key of `[model]` would mean that no trained model depends on it.
     #[test]
-    fn it_is_said_what_depends_on_each_key_of_a_model() {
+    fn each_key_of_a_model_decides_something() {
         let values = values(&Config::default());
         let of_model = || values.keys().filter_map(|key| Some((key, key.strip_prefix("model.")?)));
         let without = |what: &[Decides]| -> Vec<&str> {

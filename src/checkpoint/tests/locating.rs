@@ -6,7 +6,7 @@ fn damage(run: &Path, step: u64) {
     flip(&directory_of(run, step).join(MODEL_FILE), 250, 3);
 }
 
-/// What is found, and how many warnings.
+/// The located model, and the number of warnings.
 fn found(run: &Path, which: Option<Which>) -> (String, usize) {
     let located = locate(run, which).unwrap();
     assert_eq!(located.model, located.directory.join(MODEL_FILE));
@@ -78,7 +78,7 @@ fn links_that_lead_nowhere_are_passed_over() {
 }
 
 #[test]
-fn what_is_known_to_be_damaged_is_told_from_what_cannot_be_read() {
+fn unreadable_checkpoints_are_not_known_to_be_damaged() {
     let path = Path::new("checkpoints/step-00000007/model.safetensors");
     let of_system = |code| Error::io("read a file of the model", path, io::Error::from_raw_os_error(code));
     for (error, help) in [
@@ -290,8 +290,8 @@ fn a_model_that_was_found_may_be_removed_by_training() {
     assert_says(&verify(&located.directory).unwrap_err(), &gone);
 }
 
-/// What verifying the checkpoint that is newest at the beginning of a look gives, and the number of looks. At the first
-/// `unlucky` ones, training replaces it before it is verified.
+/// Verifies the newest checkpoint of each look; returns the result and the number of looks. During the first `unlucky`
+/// looks, training replaces the checkpoint before it is verified.
 fn looked(unlucky: u64) -> (Result<bool>, u64) {
     let run = tempfile::tempdir().unwrap();
     let replace = |step| {
@@ -384,7 +384,7 @@ fn nothing_is_saved_or_removed_through_links() {
     save(allowed, 4, &[], &[], &state).unwrap();
     assert_says(&remove_after(run.path(), 3, None).unwrap_err(), &says);
     remove_after(allowed, 3, None).unwrap();
-    // What seemed to be left by a crash has its name back, but is still a link.
+    // The apparent leftover of a crash has its name back, but is still a link.
     assert_eq!(names(&disk), ["step-00000001", "step-00000003"]);
     assert_eq!(names(elsewhere.path()), ["disk", "victim"]);
     assert_eq!(fs::read_to_string(victim).unwrap(), "precious");

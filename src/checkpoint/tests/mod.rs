@@ -1,4 +1,4 @@
-//! A small model, and what the test files share.
+//! A small model, and helpers of the test files.
 
 mod damage;
 mod hostile;

@@ -120,7 +120,7 @@ impl Training {
                 }
                 continue;
             };
-            // What is monitored decides nothing, and may be a part of any other text.
+            // Monitored sets do not influence training, and may be part of any other text.
             let mut apart = Seen::default();
             let seen = if role == Role::Monitored { &mut apart } else { &mut seen };
             let mut check = PairCheck::new(scripts, &words, role == Role::Training, seen);

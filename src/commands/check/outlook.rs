@@ -1,4 +1,4 @@
-//! What training will take: vocabulary, memory, time.
+//! Estimates of training: vocabulary, memory, time.
 
 use std::time::Instant;
 
@@ -24,14 +24,14 @@ use crate::train::{accumulate, memory, schedule};
 /// Pieces that occur less often than this can hardly be learnt.
 const RARE: u32 = 10;
 
-/// What training will be like.
+/// Estimates of training.
 pub(super) struct Outlook {
     plan: Plan,
     pairs: usize,
     /// Target tokens of an epoch, including ends of sentences.
     tokens_per_epoch: f64,
     dropped: String,
-    /// What model training begins with, if any.
+    /// The initial model, if any.
     start: Option<String>,
     pieces: usize,
     rare: usize,

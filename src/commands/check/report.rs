@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 /// What was found.
 #[derive(Default)]
 pub(super) struct Report {
-    /// What is wrong, or odd, with the text.
+    /// Errors and oddities of the text.
     pub findings: Findings,
     /// The run in the run directory, if there is one.
     pub existing: Option<Existing>,

@@ -123,7 +123,7 @@ fn print(
         if let Some(report) = report {
             match &mut json {
                 Value::Object(scores) => drop(scores.insert("report".to_owned(), report.json())),
-                // Of several systems.
+                // Several systems.
                 several => json = json!({ "scores": several, "report": report.json() }),
             }
         }

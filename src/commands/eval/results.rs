@@ -38,7 +38,7 @@ impl Test {
         matches!(self, Self::PairedBootstrap(_) | Self::PairedRandomisation(_))
     }
 
-    /// What it adds to a signature.
+    /// The parts it adds to a signature.
     fn signature(self, seed: u64) -> Vec<(&'static str, String)> {
         let (key, samples) = match self {
             Self::None => return Vec::new(),

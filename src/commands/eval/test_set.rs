@@ -1,4 +1,4 @@
-//! What `mt eval` scores: translations in files, or a model's own.
+//! The texts that `mt eval` scores: translations in files, or a model's own.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::run::validator;
 /// A system's name and its translations.
 pub(super) type System = (String, Vec<String>);
 
-/// What is scored.
+/// The texts to score.
 pub(super) struct TestSet {
     /// Sources as a reader would see them, if known.
     pub sources: Option<Vec<String>>,
@@ -257,7 +257,7 @@ fn plain(tokenizer: &Tokenizer, lines: &[String]) -> Vec<String> {
     lines.iter().map(|line| tokenizer.plain(line).into_owned()).collect()
 }
 
-/// A test set to be translated by a model, and its files.
+/// A test set that a model will translate, and its files.
 struct Text {
     source: PathBuf,
     reference: Vec<PathBuf>,
@@ -370,7 +370,7 @@ fn trimmed(line: &str) -> String {
     line.trim_end_matches(is_whitespace).to_owned()
 }
 
-/// Checks that every reference has as many lines as the text to be scored.
+/// Checks that every reference has as many lines as the text to score.
 fn check_counts(path: &Path, lines: usize, reference_paths: &[PathBuf], references: &[Vec<String>]) -> Result<()> {
     for (reference, reference_lines) in reference_paths.iter().zip(references) {
         if reference_lines.len() != lines {

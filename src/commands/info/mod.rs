@@ -26,7 +26,7 @@ use crate::train::log::{self, LOG_FILE};
 /// The training history in a run's newest checkpoint, by key.
 type History = Vec<(String, Value)>;
 
-/// What is described.
+/// The described model or configuration.
 struct Described {
     config: Config,
     vocabulary: Vocabulary,
@@ -142,7 +142,7 @@ fn describe_model(path: &Path, args: &InfoArgs) -> Result<Described> {
         }
     }
     let look = || {
-        // What cannot be read now does not hide the rest.
+        // An unreadable part must not hide the rest.
         let (newest, warnings) = checkpoint::newest_valid(path).unwrap_or_else(|error| (None, vec![error.to_string()]));
         let training = newest.map(|(step, directory)| training_history(step, &directory)).transpose()?;
         Ok((training, warnings))
@@ -156,7 +156,7 @@ fn describe_model(path: &Path, args: &InfoArgs) -> Result<Described> {
 /// The training history that a checkpoint records.
 fn training_history(step: u64, directory: &Path) -> Result<History> {
     let mut state = checkpoint::read_state(directory)?;
-    // What other validations are compared with is long.
+    // The scores of each line, for comparing validations, are long.
     if let Some(best) = state["best"].as_object_mut() {
         best.remove("lines");
     }

@@ -30,7 +30,7 @@ pub(crate) struct Lines {
     source: Source,
     /// The name of the input, as a user would state it.
     name: PathBuf,
-    /// What is put in front of each line.
+    /// The tag in front of each line.
     tag: Option<String>,
     /// Lines before the last window.
     before: usize,
@@ -247,7 +247,7 @@ pub(crate) struct Input {
     /// Why reading has stopped; returned once all lines before that have been given.
     failed: Option<io::Error>,
     oddities: Oddities,
-    /// What it is, if it begins as a document in HTML or XML, or with a line of JSON that is not expected.
+    /// The kind of the document, if the input begins as one in HTML or XML, or with an unexpected line of JSON.
     document: Option<String>,
     is_json_expected: bool,
 }
@@ -263,7 +263,7 @@ impl Read for StandardInput {
 
 enum Reader {
     File(Box<dyn BufRead + Send>),
-    /// What was read to see whether it is compressed, and the rest.
+    /// The bytes read to detect compression, and the rest.
     Stdin(BufReader<Chain<Cursor<Vec<u8>>, StandardInput>>),
 }
 
@@ -275,7 +275,7 @@ impl Reader {
         }
     }
 
-    /// What comes next, as much as can be read at once.
+    /// The next bytes, as many as one read gives.
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         match self {
             Self::File(reader) => reader.fill_buf(),

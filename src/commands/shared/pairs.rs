@@ -12,7 +12,7 @@ pub(crate) struct Pair {
     pub target: String,
     /// Their lines in the two files, from 1.
     pub lines: [usize; 2],
-    /// What else its line has, if it is of an n-best list.
+    /// The other fields of its line, if it is from an n-best list.
     pub entry: Option<Entry>,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct Entry {
     pub fields: Vec<String>,
 }
 
-/// What separates the fields of an n-best list.
+/// The separator of fields in an n-best list.
 const FIELD: &str = " ||| ";
 
 impl Entry {
@@ -80,7 +80,7 @@ fn words_of_text(fields: &[String]) -> Option<usize> {
     Some(1 + before.iter().rposition(is_of_text).map_or(0, |last| last + 1))
 }
 
-/// What the targets are.
+/// The kind of targets.
 #[derive(Clone, Copy)]
 pub(crate) enum Targets<'a> {
     /// Lines, each the translation of the source line of the same number.

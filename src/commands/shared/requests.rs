@@ -38,7 +38,7 @@ pub(crate) struct Window {
     pub lines: Vec<String>,
     /// The constraints of each line; empty without any.
     pub constraints: Vec<Constraints>,
-    /// What is wrong with the line after them, if that is why they end.
+    /// The error of the line after them, if that ended the window.
     pub refused: Option<Error>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Window {
 pub(crate) struct Requests<'a> {
     lines: Lines,
     demanded: Demanded<'a>,
-    /// What is put in front of the texts of JSON lines; [`Lines`] does so with others.
+    /// The tag in front of the texts of JSON lines; [`Lines`] adds it to other lines.
     tag: Option<&'a str>,
 }
 

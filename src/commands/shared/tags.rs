@@ -34,7 +34,7 @@ pub(crate) fn check_flag(tag: Option<&str>, tokenizer: &Tokenizer) -> Result<()>
 /// Counts lines without a tag, with an unknown tag, or with a tag of their own behind that of `--tag`.
 pub(crate) struct Tags<'t> {
     tokenizer: &'t Tokenizer,
-    /// What `--tag` has put in front of each line, with the space behind it; empty without it.
+    /// The tag that `--tag` puts in front of each line, with the space behind it; empty without `--tag`.
     added: String,
     known: Vec<&'t str>,
     lines: usize,

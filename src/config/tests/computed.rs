@@ -1,4 +1,4 @@
-//! What follows from other keys when the configuration of a run is changed.
+//! Computed values when the configuration of a run is changed.
 
 use super::super::*;
 use super::{Folder, loaded};

@@ -99,7 +99,7 @@ fn a_tag_is_one_of_the_vocabulary_s() {
     ];
     assert_mentions(&problems[0], &says);
     assert_mentions(&problems[1], &["`data.valid.tag`: <2de>", "--> a.toml:3:"]);
-    // What a vocabulary that is not learnt has is not known yet.
+    // The contents of a given vocabulary are not known yet.
     loaded(text, &["tokenizer.path=spm.model"]);
 }
 
@@ -151,7 +151,7 @@ fn keys_of_a_data_set_go_together() {
 
 /// As addresses have it, and as other programs do.
 #[test]
-fn a_data_set_that_is_named_otherwise_is_told_from_a_file() {
+fn a_data_set_with_another_name_is_no_file() {
     let folder = Folder::new(&[("a.toml", "")]);
     for (set, says) in [
         (

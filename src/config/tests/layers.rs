@@ -102,7 +102,7 @@ fn the_order_of_sets_does_not_decide_what_goes_together() {
             assert_mentions(&problems.concat(), &[&what, &format!("--> --set tokenizer.{set}")]);
         }
     }
-    // What a file below states is covered.
+    // A file below is covered.
     let config = folder.load(&["a.toml"], &["tokenizer.path=/a.json"]).unwrap();
     assert!(config.tokenizer.path.is_some());
 }

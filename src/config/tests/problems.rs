@@ -29,7 +29,7 @@ fn values_of_other_toolkits_lead_to_ours() {
 }
 
 #[test]
-fn of_a_long_key_the_beginning_is_shown() {
+fn only_the_beginning_of_a_long_key_is_shown() {
     let key = "k".repeat(5000);
     for text in [format!("[model]\n{key} = 3\n"), format!("[{key}]\na = 3\n"), format!("{key} = 3\n")] {
         let error = problem(&text).to_string();
@@ -286,7 +286,7 @@ fn syntax_errors_have_a_place_and_do_not_hide_other_files() {
     assert_eq!(problems.len(), 3, "{problems:#?}");
     assert_mentions(&problems[0], &["bad.toml:2:", "not valid TOML"]);
     assert_mentions(&problems[1], &["twice.toml:3:1", "duplicate key `heads`"]);
-    // The file that could not be read may state the schedule's kind: nothing is reported about `learning_rate`.
+    // The unreadable file may state the schedule's kind, so there is no report about `learning_rate`.
     assert_mentions(&problems[2], &["other.toml:2:1", "`haeds`"]);
     // The parser finds seven errors, most of which follow from others.
     let lines = folder.problems(&["lines.toml"], &[]);
@@ -379,7 +379,7 @@ fn training_needs_corpora() {
     assert_mentions(&text, &says);
 }
 
-/// What training needs is reported with everything else, unless that is why it seems to be missing.
+/// Missing keys are reported with all other problems, unless one of those explains them.
 #[test]
 fn missing_corpora_are_reported_with_the_rest() {
     let problems = |text: &str| -> Vec<String> {

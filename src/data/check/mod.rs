@@ -1,4 +1,4 @@
-//! What is wrong, or odd, with a parallel corpus: every kind of finding counted, with its first places.
+//! Errors and oddities of a parallel corpus: every kind of finding with its count and its first locations.
 //!
 //! ```text
 //! both files → windows of lines → what one line shows  (`line`)
@@ -52,7 +52,7 @@ choice! {
     /// What was found.
     #[derive(PartialOrd, Ord, Hash)]
     pub enum Kind {
-        /// Bytes that are not UTF-8. First, because lines of another encoding are counted wrongly, too.
+        /// Bytes that are not UTF-8. It comes first, because counts of lines in another encoding are wrong, too.
         NotUtf8 = "not_utf8",
         /// The files differ in their number of lines.
         LineCounts = "line_counts",
@@ -70,7 +70,8 @@ choice! {
         Control = "control",
         /// `\r\n` at the end of a line.
         CarriageReturn = "carriage_return",
-        /// What other programs take for the end of a line: `\r`, U+2028, U+2029, U+0085, form feed, vertical tab.
+        /// Characters that other programs take for the end of a line: `\r`, U+2028, U+2029, U+0085, form feed, vertical
+        /// tab.
         LineBreak = "line_break",
         /// Nothing in it.
         EmptyLine = "empty_line",
@@ -80,9 +81,9 @@ choice! {
         Spacing = "spacing",
         /// Longer than any sentence.
         LongLine = "long_line",
-        /// From here on, lines are not aligned with those opposite.
+        /// From here on, lines are not aligned with those of the other side.
         Shifted = "shifted",
-        /// From here on, the lengths of lines have nothing to do with those opposite.
+        /// From here on, the lengths of lines are unrelated to those of the other side.
         Unrelated = "unrelated",
         /// U+FFFD, which replaces bytes that could not be decoded.
         Replacement = "replacement",
@@ -133,7 +134,7 @@ impl Kind {
         }
     }
 
-    /// What it means, and what to do or what training does.
+    /// Its meaning, and what to do or what training does.
     pub fn text(self) -> &'static str {
         match self {
             Self::LineCounts => {
@@ -211,7 +212,7 @@ pub struct Finding {
     pub count: usize,
     /// The first of them; line 0 is the whole file.
     pub places: Vec<LineOfFile>,
-    /// What more there is to say of them.
+    /// Further details of them.
     pub details: Vec<String>,
 }
 
@@ -224,7 +225,7 @@ pub struct LineOfFile {
     pub line: usize,
 }
 
-/// What a check found, by kind.
+/// The findings of a check, by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings(BTreeMap<Kind, Finding>);
 
@@ -237,7 +238,7 @@ impl Findings {
         self.add(kind, file, line);
     }
 
-    /// Adds `count` lines, of which only the first is listed.
+    /// Adds `count` lines, and lists only the first one.
     fn add_many(&mut self, kind: Kind, file: &Path, line: usize, count: usize) {
         let finding = self.0.entry(kind).or_default();
         finding.count += count;
@@ -250,14 +251,14 @@ impl Findings {
         self.0.entry(kind).or_default().details.push(text);
     }
 
-    /// The kinds found, those that training refuses first.
+    /// The kinds found; first those that training refuses.
     pub fn iter(&self) -> impl Iterator<Item = (Kind, &Finding)> {
         let mut kinds: Vec<_> = self.0.iter().map(|(kind, finding)| (*kind, finding)).collect();
         kinds.sort_by_key(|(kind, _)| (kind.severity(), *kind));
         kinds.into_iter()
     }
 
-    /// Adds those of another check.
+    /// Adds the findings of another check.
     pub fn merge(&mut self, other: Self) {
         for (kind, finding) in other.0 {
             let ours = self.0.entry(kind).or_default();
@@ -295,7 +296,7 @@ pub struct SideCheck {
     findings: Findings,
     lines: usize,
     left_out: usize,
-    /// Whether it has been said what to do about bytes that are not UTF-8.
+    /// Whether the advice about bytes that are not UTF-8 has been given.
     has_advice: bool,
     /// The first file.
     path: PathBuf,
@@ -337,7 +338,7 @@ impl SideCheck {
         self.findings
     }
 
-    /// What was found in a file that cannot be read to its end.
+    /// The findings in a file that cannot be read to its end.
     pub fn break_off(self) -> Findings {
         self.findings
     }
@@ -349,7 +350,7 @@ pub struct PairCheck<'c> {
     is_training: bool,
     seen: &'c mut Seen,
     sides: [SideCheck; 2],
-    /// What pairs show.
+    /// Findings on pairs.
     findings: Findings,
     /// Where source lines come from.
     locations: LineLocations,

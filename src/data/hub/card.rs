@@ -1,4 +1,4 @@
-//! The header of a data set's page: which files its author says belong to which configuration and split.
+//! The header of a data set's page, in which its author lists the files of each configuration and split.
 
 use yaml_rust2::parser::Parser;
 use yaml_rust2::{Event, Yaml, YamlLoader};

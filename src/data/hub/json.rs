@@ -196,7 +196,7 @@ fn has_several(line: &str) -> bool {
 struct Values {
     shard: Shard,
     reader: LineReader,
-    /// The line that is being read, from 1.
+    /// The current line, from 1.
     line: usize,
     /// The line at which the last value begins.
     begins: usize,
@@ -206,7 +206,7 @@ struct Values {
     value: Vec<u8>,
 }
 
-/// What has been read of a file of values.
+/// The state of reading a file of values.
 #[derive(Clone, Copy)]
 enum State {
     Nothing,
@@ -292,7 +292,7 @@ impl Values {
         loop {
             let bytes = self.reader.fill()?;
             if bytes.is_empty() {
-                // What is missing is said when it is parsed.
+                // Parsing reports the missing part.
                 return Ok(());
             }
             let found = end.find(bytes);
@@ -330,7 +330,7 @@ struct End {
 }
 
 impl End {
-    /// Where the value ends within these bytes, which go on where those before ended.
+    /// Where the value ends within these bytes, which follow those of the last call.
     fn find(&mut self, bytes: &[u8]) -> Option<usize> {
         for (index, byte) in bytes.iter().enumerate() {
             if self.is_in_text {
@@ -428,7 +428,7 @@ mod tests {
             }
         }
         assert_eq!(read(b"").0, []);
-        // Packed, and longer than what is read at a time.
+        // Packed, and longer than the buffer.
         let rows: Vec<_> = (0..9000).map(|i| format!("{{\"en\": \"the {i}th\", \"de\": \"die {i}.\"}}")).collect();
         let packed = zstd::encode_all(format!("[{}]", rows.join(",")).as_bytes(), 1).unwrap();
         let (pairs, error) = read(&packed);
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_where_it_is() {
+    fn errors_have_their_line() {
         for (text, count, line, says) in [
             (
                 "[\n{\"en\": \"a\", \"de\": \"b\"},\n{\"en\": }\n]",

@@ -12,7 +12,7 @@ fn files(folder: &tempfile::TempDir, format: Format, contents: &[(&str, &str)]) 
     HubFiles { name: "split".into(), format, shards: contents.iter().map(shard).collect(), columns }
 }
 
-/// Of text that is checked, too.
+/// Also for checked text.
 #[test]
 fn a_row_is_at_the_line_where_it_begins() {
     let folder = tempfile::tempdir().unwrap();

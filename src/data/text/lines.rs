@@ -210,7 +210,7 @@ fn line_starts(bytes: &[u8]) -> CompactVec {
     starts
 }
 
-/// How much of a file comes before the part being checked, which starts at a line.
+/// How much of a file comes before the part to check, which starts at a line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Before {
     pub(super) lines: usize,
@@ -252,7 +252,7 @@ pub(super) fn not_utf8(path: &Path, before: Before, offset: usize, bytes: &[u8])
         .help(format!("byte 0x{byte:02X} at offset {offset}; {advice}"))
 }
 
-/// Fewer bytes say little about an encoding.
+/// Fewer bytes give little evidence of an encoding.
 const SAMPLE: usize = 1 << 16;
 
 /// What surrounds a line of a file, if it can be read again.

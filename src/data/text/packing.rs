@@ -1,4 +1,4 @@
-//! How text is compressed: not at all, or by gzip, xz or Zstandard, told apart by the first bytes.
+//! The compression of text: none, gzip, xz or Zstandard, recognised by the first bytes.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Cursor, ErrorKind, Read};
@@ -31,7 +31,7 @@ impl Packing {
 
     /// Reading such a file failed.
     pub(super) fn failed(self, path: &Path, error: std::io::Error) -> Error {
-        // What the system says has nothing to do with how the file is packed.
+        // An error of the system is unrelated to the compression.
         let is_of_data = self != Self::None && error.raw_os_error().is_none();
         let help = is_of_data.then(|| damage_help(&error, &format!("`{} -t`", self.name())));
         let error = failed(path, error);
@@ -66,12 +66,12 @@ impl Packing {
         (&[SKIPPABLE, 0x2A, 0x4D, 0x18], Self::Zstd),
     ];
 
-    /// Whether data of this kind may begin with these bytes, of which there may be too few to tell.
+    /// Whether data of this kind may begin with these bytes; possibly too few to decide.
     pub(super) fn may_begin(self, head: &[u8]) -> bool {
         Self::BEGINNINGS.iter().any(|(all, packing)| *packing == self && agree(all, head))
     }
 
-    /// What the first bytes say.
+    /// The compression that the first bytes show.
     fn from_content(head: &[u8]) -> Self {
         let begun = Self::BEGINNINGS.iter().find(|(all, _)| all.len() <= head.len() && agree(all, head));
         begun.map_or(Self::None, |(_, packing)| *packing)
@@ -143,7 +143,7 @@ pub(super) fn open_packed(path: &Path) -> Result<(Box<dyn BufRead + Send>, Packi
 /// not fetched, or text of two or four bytes a character.
 ///
 /// # Errors
-/// It is one of these; `path` is its name in the error.
+/// The text is of such a format; `path` is its name in the error.
 pub fn refuse_foreign(first_line: &[u8], path: &Path) -> Result<()> {
     if let Some(signature) = Signature::binary(first_line) {
         return Err(Error::from_signature(&signature, path));
@@ -177,7 +177,7 @@ pub fn begins_with_object(head: &[u8]) -> bool {
     Signature::is_object(head)
 }
 
-/// Reads the beginning of a stream: what arrives at once, or as much as tells whether it is compressed.
+/// Reads the beginning of a stream: the bytes that arrive at once, or enough of them to detect compression.
 pub fn read_head(stream: &mut impl Read) -> std::io::Result<Vec<u8>> {
     let mut head = vec![0; 1 << 16];
     let mut length = 0;
@@ -255,7 +255,7 @@ mod tests {
             ("skippable", [b"\x5F\x2A\x4D\x18\0\0\0\0".to_vec(), skippable, zstd("über\ngo")].concat()),
             ("P.txt", "P*M\n_*M".as_bytes().to_vec()),
             ("unnamed", gzip("über\ngo")),
-            // Padded as on tapes; more than a buffer, too.
+            // Padded as on tapes, also with more than a buffer.
             ("padded.gz", [gzip("über\n"), gzip("go"), vec![0; 10_240]].concat()),
             ("padded_more.gz", [gzip("über\ngo"), vec![0; 200_000]].concat()),
             ("padded.xz", [xz("über\n"), vec![0; 8], xz("go"), vec![0; 4]].concat()),
@@ -279,7 +279,7 @@ mod tests {
                 assert!(error.contains("after.gz") && error.contains("after the end of the gzip data"), "{error}");
             }
         }
-        // Programs that test a file find nothing wrong with it, or only say that they do not know it.
+        // Programs that test a file accept it, or only report that they do not know it.
         for (name, packed, command) in [
             ("garbage.gz", gzip("text\n"), "`gzip -dc FILE"),
             ("garbage.xz", xz("text\n"), "`xz -dc --single-stream FILE"),
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_is_no_text_is_told_by_its_whole_beginning() {
+    fn a_stream_that_is_no_text_is_recognised_by_its_whole_beginning() {
         let stdin = Path::new("stdin");
         for (line, words) in [
             (&b"BZh91AY&SY and more\n"[..], "bunzip2"),
@@ -401,7 +401,7 @@ mod tests {
                     assert!(error.contains(words) && error.contains(name), "{error}");
                 }
             }
-            // As it is fetched instead of what its name says.
+            // As fetched instead of the named file.
             if words.contains("git") || words.contains("HTML") {
                 let error = open(&write(&directory, "named.en.gz", content)).err().unwrap().to_string();
                 assert!(error.contains(words), "{error}");

@@ -31,7 +31,7 @@ struct Stretch {
 }
 
 impl LineLocations {
-    /// Line `index`, which follows those that are known, is line `line` of a file.
+    /// Line `index`, which follows the known lines, is line `line` of a file.
     fn push(&mut self, index: usize, file: &Path, line: usize) {
         // One that has no line after all.
         self.0.pop_if(|last| last.first == index && (*last.file != *file || last.line != line));
@@ -42,7 +42,7 @@ impl LineLocations {
         }
     }
 
-    /// The lines of `window` follow, of which the first has this index.
+    /// Adds the lines of `window`, the first with this index.
     pub fn extend(&mut self, index: usize, window: &RawLines) {
         window.locations.0.iter().for_each(|stretch| self.push(index + stretch.first, &stretch.file, stretch.line));
     }
@@ -68,7 +68,7 @@ pub struct RawLines {
 }
 
 impl RawLines {
-    /// No lines, of which the next is line `line` of a file.
+    /// No lines yet; the next one is line `line` of a file.
     fn new(file: &Path, line: usize) -> Self {
         let mut locations = LineLocations::default();
         locations.push(0, file, line);
@@ -105,7 +105,8 @@ impl RawLines {
         self.len() >= LINES || self.bytes.len() >= BYTES
     }
 
-    /// Line `index` (from 0) and those around it, as far as they tell an encoding. Panics as [`Self::get`] does.
+    /// Line `index` (from 0) and the lines around it, as many as the detection of an encoding needs. Panics as
+    /// [`Self::get`] does.
     pub fn around(&self, index: usize) -> &[u8] {
         encoding::around(&self.bytes, self.starts[index])
     }
@@ -166,7 +167,7 @@ impl<'p> Reader<'p> {
     }
 }
 
-/// Reads a file. At least one window comes, which may have no line. If reading fails, what was read before has come.
+/// Reads a file. Gives at least one window, perhaps without lines. If reading fails, it has given the lines before.
 pub fn windows_of_file(path: &Path, mut each: impl FnMut(RawLines)) -> Result<()> {
     windows([Reader::open(path)?], |[window]| each(window))
 }
@@ -206,8 +207,8 @@ fn windows<const N: usize>(mut readers: [Reader; N], mut each: impl FnMut([RawLi
     }
 }
 
-/// Reads two columns of a file, numbered from 1, that tabs separate. Rows that lack one of them are left out. At least
-/// one window comes. Fails at the end if carriage returns separate rows.
+/// Reads two tab-separated columns of a file, numbered from 1. Rows that lack one of them are left out. Gives at least
+/// one window. Fails at the end if carriage returns separate rows.
 pub fn windows_of_columns(path: &Path, columns: [usize; 2], mut each: impl FnMut([RawLines; 2])) -> Result<()> {
     let mut joined = JoinedRows::default();
     windows_of_file(path, |rows| {
@@ -352,7 +353,7 @@ mod tests {
         .unwrap();
         assert_eq!(left_out, short);
         assert_eq!(rows, (1..=LINES + 5).filter(|row| !short.contains(row)).collect::<Vec<_>>());
-        // The numbers of all lines, too.
+        // Also the numbers of all lines.
         assert!((0..total).all(|index| locations.location(index).1 == rows[index]));
         assert_eq!(locations.0.len(), 4);
     }

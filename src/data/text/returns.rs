@@ -38,7 +38,7 @@ pub(super) fn has_any(line: &[u8]) -> bool {
     line.contains(&b'\r') && bare(line, false).contains(&b'\r')
 }
 
-/// Rows of a table of which carriage returns have made one.
+/// Rows of a table that carriage returns have joined into one line.
 #[derive(Default)]
 pub(super) struct JoinedRows {
     /// The columns of the first row without a carriage return.
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_told_from_texts_with_a_carriage_return() {
+    fn joined_rows_are_no_texts_with_a_carriage_return() {
         for (table, line) in [
             // All rows, the end of them, and the beginning.
             ("a\tb\rc\td\re\tf\r", Some(1)),

@@ -36,7 +36,7 @@ impl Symbols {
     /// These tags and others, as normalising has left them.
     ///
     /// # Errors
-    /// A usage error: one occurs twice, or would be found in place of another.
+    /// A usage error: one occurs twice, or would be found instead of another.
     pub(super) fn new(tags: Vec<String>, others: Vec<String>) -> Result<Self> {
         let symbols = Self { tags, others };
         let mut seen = HashSet::new();
@@ -133,7 +133,7 @@ impl Symbols {
     }
 }
 
-/// Where the longest of some symbols ends that a text begins with, as it is written or once it is normalised.
+/// The end of the longest symbol at the beginning of a text, in its original or its normalised form.
 fn longest_of(symbols: &[&String], text: &str, normalise: impl Fn(&str) -> String) -> Option<usize> {
     let as_written = symbols.iter().filter(|symbol| text.starts_with(symbol.as_str())).map(|symbol| symbol.len()).max();
     // Normalising shortens some strings, but hardly to less than a quarter of their characters.
@@ -163,7 +163,7 @@ fn alternatives(symbols: &[String]) -> String {
 /// Checks `symbol`, the normalised form of `stated`, and returns it.
 ///
 /// # Errors
-/// A usage error that says why it is invalid.
+/// A usage error with the reason why it is invalid.
 pub(super) fn checked(stated: &str, symbol: String) -> Result<String> {
     match fault(&symbol) {
         Some(fault) => Err(Error::usage(format!("the symbol {} {fault}", quoted(stated))).help(HELP)),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_symbol_is_told() {
+    fn invalid_symbols_are_refused() {
         for symbol in ["<2de>", "[ENT]", ">>fra<<", "__x__", "¦", "@-@", "⟨0⟩", "<", "<pad", "\\|"] {
             assert_eq!(fault(symbol), None, "{symbol}");
         }

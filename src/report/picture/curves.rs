@@ -85,7 +85,7 @@ const CHARTS: &[Chart] = &[
     Chart { title: "target tokens a second", key: "tokens_per_second", measured: TRAIN, is_logarithmic: false },
 ];
 
-/// What one run shows in a chart.
+/// The curve of one run in a chart.
 struct Curve {
     color: RGBColor,
     measured: Measured,
@@ -324,7 +324,7 @@ fn short(value: f64) -> String {
         format!("{text}{unit}")
     };
     match size {
-        // What is just below a unit is rounded to it.
+        // A value just below a unit is rounded up to it.
         _ if size >= 999.995e9 => format!("{value:.1e}"),
         _ if size >= 999.995e6 => text(value / 1e9, 2, "G"),
         _ if size >= 999.95e3 => text(value / 1e6, 2, "M"),

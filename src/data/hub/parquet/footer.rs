@@ -1,4 +1,4 @@
-//! The end of a Parquet file, which says what lies where.
+//! The footer of a Parquet file, which describes its layout.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,7 +7,7 @@ use super::thrift::{Kind, Thrift};
 use super::{Read, wrong};
 use crate::limits;
 
-/// What a file begins and ends with.
+/// The bytes at the beginning and the end of a file.
 const MAGIC: &[u8] = b"PAR1";
 /// The physical type of text, in a file.
 pub(super) const BYTE_ARRAY: i64 = 6;
@@ -81,7 +81,7 @@ impl Footer {
         leaves.ok_or_else(|| wrong("it has no columns"))
     }
 
-    /// The row groups, with those two of `count` columns.
+    /// The row groups, each with the two wanted ones of its `count` columns.
     pub(super) fn groups(&self, wanted: [usize; 2], count: usize) -> Read<Vec<Group>> {
         let (mut groups, mut rows) = (Vec::new(), None);
         Thrift::new(&self.bytes).fields(|thrift, id, kind| {
@@ -174,7 +174,7 @@ impl Footer {
     }
 }
 
-/// A column as the file lists it: those that lie in it follow.
+/// A column as the file lists it; its inner columns follow.
 #[derive(Default)]
 struct Column<'b> {
     name: &'b [u8],
@@ -203,14 +203,14 @@ fn column<'b>(thrift: &mut Thrift<'b>) -> Read<Column<'b>> {
 
 /// A column that holds others.
 struct Open {
-    /// How long the name is that those in it begin with.
+    /// Length of the common prefix of the names of its inner columns.
     prefix: usize,
     left: usize,
     whole: i16,
     is_repeated: bool,
 }
 
-/// Reads the list of columns, in which each is followed by those that lie in it.
+/// Reads the list of columns, in which inner columns follow each outer one.
 fn columns(thrift: &mut Thrift, kind: Kind) -> Read<Vec<Leaf>> {
     let count = thrift.structs(kind)?;
     if count > limits::PARQUET_COLUMNS {

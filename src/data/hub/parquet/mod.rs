@@ -1,7 +1,7 @@
 //! Pairs in a Parquet file: two columns of text, or two fields of a nested column (`translation: {de, en}`).
 //!
-//! A field of a nested column is a column in the file, too, so that only the two that are wanted are read. One row at a
-//! time is in memory, and the page that it is in: what follows is for a file of any size.
+//! A field of a nested column is a column in the file, too, so only the two wanted columns are read. Memory holds one
+//! row and its page at a time, whatever the size of the file.
 //!
 //! | | |
 //! |---|---|
@@ -48,7 +48,7 @@ pub(super) struct ParquetRows {
     whole: [i16; 2],
     /// The row groups that have not been read yet, the next one last.
     groups: Vec<Group>,
-    /// The row group that is being read, and how many of its rows have not been read yet.
+    /// The current row group, and how many of its rows are still unread.
     sides: Option<[Side; 2]>,
     left: usize,
     /// Rows that have been read.

@@ -22,7 +22,7 @@ pub(super) struct Pages {
     file: Arc<File>,
     /// What is left of the column.
     chunk: Chunk,
-    /// Whether values may be null, so that pages say of each whether it is.
+    /// Whether values may be null, so that pages have a level for each.
     has_levels: bool,
     has_dictionary: bool,
 }
@@ -36,7 +36,7 @@ struct Header {
     about: About,
 }
 
-/// What a header says of the page's values.
+/// The header's description of the page's values.
 #[derive(Default)]
 struct About {
     values: u32,
@@ -161,7 +161,7 @@ impl Pages {
                 Some(0) => return self.data_page(bytes()?, &about).map(Some),
                 Some(2) => return self.dictionary_page(bytes()?, &about).map(Some),
                 Some(3) => return self.data_page_v2(bytes()?, &about, levels).map(Some),
-                // An index, or what is not known.
+                // An index page, or an unknown one.
                 _ => {}
             }
         }
@@ -247,7 +247,7 @@ fn check_delta(way: Encoding, mut data: Thrift, values: u32) -> Read<()> {
         if u64::from(values) > limits::PARQUET_PAGE_VALUES {
             return Err(wrong(&format!("a page has {values} values, more than {}", limits::PARQUET_PAGE_VALUES)));
         }
-        // Lengths of what a text shares with the one before it; lengths of the rest.
+        // Lengths of the prefix that a text shares with the one before it; then lengths of the rest.
         pass_numbers(&mut data, values)?;
         if way == Encoding::DELTA_BYTE_ARRAY {
             pass_numbers(&mut data, values)?;
@@ -256,7 +256,7 @@ fn check_delta(way: Encoding, mut data: Thrift, values: u32) -> Read<()> {
     Ok(())
 }
 
-/// Passes over delta-encoded numbers, of which there are `most` at most.
+/// Skips delta-encoded numbers, at most `most`.
 fn pass_numbers(data: &mut Thrift, most: u32) -> Read<()> {
     let damaged = || wrong("the lengths of a page's texts are damaged");
     let (block, parts, count, _) = (data.number()?, data.number()?, data.number()?, data.number()?);
@@ -297,7 +297,7 @@ impl Iterator for Pages {
     }
 }
 
-/// Unpacks a page of `length` bytes, of which the first `plain` are not packed.
+/// Unpacks a page of `length` bytes; the first `plain` bytes are not packed.
 fn unpacked(codec: i64, bytes: Vec<u8>, plain: usize, length: usize) -> Read<Vec<u8>> {
     let (Some((head, packed)), Some(rest)) = (bytes.split_at_checked(plain), length.checked_sub(plain)) else {
         return Err(wrong("a page is shorter than its levels"));

@@ -1,8 +1,8 @@
 //! What Parquet describes itself in: Apache Thrift's compact protocol.
 //!
 //! The parquet crate's own reader of it recurses as deeply as columns nest, makes room for as many as a file claims,
-//! and goes over lists of any length that take no bytes. This one takes time and memory in proportion to the bytes that
-//! are there.
+//! and goes over lists of any length that take no bytes. This one takes time and memory in proportion to the file's
+//! bytes.
 
 use parquet::errors::ParquetError;
 
@@ -33,7 +33,7 @@ impl Kind {
             4..=6 => Self::Int,
             7 => Self::Double,
             8 => Self::Bytes,
-            // A set is written as a list is.
+            // A set has the format of a list.
             9 | 10 => Self::List,
             11 => Self::Map,
             12 => Self::Struct,
@@ -122,13 +122,13 @@ impl<'b> Thrift<'b> {
         Ok((kind, self.count(count)?))
     }
 
-    /// How many values follow, each of which has a byte at least.
+    /// How many values follow, of at least a byte each.
     fn count(&self, count: u64) -> Read<usize> {
         usize::try_from(count).ok().filter(|count| *count <= self.rest.len()).ok_or_else(ended)
     }
 
-    /// Reads a struct: calls `field` with the number and the kind of each of its values. One that it does not read, and
-    /// says so by returning false, is passed over.
+    /// Reads a struct: calls `field` with the number and the kind of each value. If `field` returns false, it has not
+    /// read the value, which is skipped.
     pub(super) fn fields(&mut self, mut field: impl FnMut(&mut Self, i64, Kind) -> Read<bool>) -> Read<()> {
         self.fields_within(limits::THRIFT_DEPTH, &mut field)
     }
@@ -178,7 +178,7 @@ impl<'b> Thrift<'b> {
         Ok(())
     }
 
-    /// In a list or map, a truth value has a byte of its own.
+    /// In a list or map, a Boolean has its own byte.
     fn skip_element(&mut self, kind: Kind, depth: usize) -> Read<()> {
         let kind = if matches!(kind, Kind::True | Kind::False) { Kind::Byte } else { kind };
         self.skip(kind, depth)

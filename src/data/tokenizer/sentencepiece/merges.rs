@@ -8,7 +8,7 @@ use super::Segment;
 use super::model::Pieces;
 use super::trie::Trie;
 
-/// A stretch of the line that has become one symbol, in a list of those that are left.
+/// A stretch of the line that has become one symbol, in a linked list.
 struct Symbol {
     previous: Option<usize>,
     next: Option<usize>,
@@ -30,7 +30,7 @@ struct Pair {
     score: f32,
     left: usize,
     right: usize,
-    /// Length of both together, in bytes: it shows whether one of them has changed since.
+    /// Length of both together, in bytes: it shows if one of them has changed since.
     length: usize,
 }
 
@@ -56,7 +56,7 @@ impl PartialEq for Pair {
 
 impl Eq for Pair {}
 
-/// A line being merged.
+/// A line during merging.
 struct Line<'a> {
     text: &'a str,
     pieces: &'a Pieces,

@@ -95,7 +95,7 @@ pub(super) struct Stored {
 pub struct OwnIds {
     /// The ids of all pieces: a list, or a table.
     pub vocabulary: Value,
-    /// The ids of padding, of what a target begins with, of the end and of unknown text.
+    /// The ids of padding, of the beginning of a target, of the end and of unknown text.
     pub special: [u32; 4],
     /// The ids that a translation never has.
     pub forbidden: Vec<u32>,
@@ -215,7 +215,7 @@ impl SentencePiece {
             .map_err(|error| Error::failure("cannot write the tokenizer").caused_by(error))
     }
 
-    /// A model of which all special tokens are known.
+    /// A model with all special tokens.
     fn complete(bytes: &[u8], stored: Stored) -> Result<Self> {
         let new = Self::new(bytes, stored)?;
         if new.vocabulary.specials.contains(&u32::MAX) {
@@ -326,7 +326,7 @@ impl Engine for SentencePiece {
 
     fn decode(&self, ids: &[u32]) -> String {
         let [pad, bos, eos, unk] = self.vocabulary.specials;
-        // Marian's models write nothing for what is unknown.
+        // Marian's models write nothing for unknown text.
         let unk = if self.vocabulary.is_foreign { unk } else { eos };
         let ids = ids.iter().filter(|id| ![pad, bos, eos, unk].contains(id));
         let found = ids.filter_map(|&id| Some((self.piece(id)?, *self.vocabulary.to_model.get(id as usize)?)));
@@ -439,8 +439,8 @@ impl Vocabulary {
         Ok(new)
     }
 
-    /// The ids of the special tokens: those that are stored, else those of the model's control symbols, else those with
-    /// a usual name; `u32::MAX` for one that is not there, which only a model's own file may lack.
+    /// The ids of the special tokens: the stored ones, else those of the model's control symbols, else those with a
+    /// usual name. `u32::MAX` for a missing one, which is allowed only in a model's own file.
     fn find_specials(&self, pieces: &Pieces, trainer: &TrainerProto, stored: &Stored) -> Result<[u32; 4]> {
         let unknown = pieces.text(pieces.unknown());
         let stated = [&trainer.pad_piece, &trainer.bos_piece, &trainer.eos_piece].map(Option::as_deref);

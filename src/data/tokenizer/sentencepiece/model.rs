@@ -18,7 +18,7 @@ pub(super) struct Pieces {
     /// All others: control symbols, bytes, the unknown.
     reserved: HashMap<Box<str>, u32>,
     unknown: u32,
-    /// The ids of the 256 bytes, where text without a piece is written in bytes.
+    /// The ids of the 256 bytes, if the model writes text without a piece in bytes.
     bytes: Option<Box<[u32; 256]>>,
 }
 

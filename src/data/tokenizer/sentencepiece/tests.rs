@@ -85,7 +85,7 @@ fn merges_go_by_score_over_the_whole_line() {
         ("aba", &["▁a", "ba"][..]),
         // Merges go over spaces, as SentencePiece's do where training allowed it.
         ("bb ab", &["▁", "b", "b", "▁a", "b"]),
-        // What is unused is taken apart into what it was made of.
+        // Unused pieces are split into the pieces they were merged from.
         ("baab", &["▁", "ba", "ab"]),
         ("babab", &["▁", "ba", "ba", "b"]),
         ("acca", &["▁a", "cc", "a"]),
@@ -169,7 +169,7 @@ fn it_is_stored_whole_and_read_again() {
     assert_eq!(BASE64.decode(serde_json::from_str::<Value>(json).unwrap()["model"].as_str().unwrap()).unwrap(), bytes);
 }
 
-/// However many there are, each gets an id of its own, after all pieces.
+/// Each gets its own id after all pieces, however many there are.
 #[test]
 fn special_tokens_that_a_model_lacks_are_added() {
     let specials =

@@ -181,7 +181,7 @@ fn no_text_grows_without_bound() {
             Err(error) => assert!(error.what().contains("many times as long"), "{error}"),
         }
     }
-    // When the file is read, too.
+    // Also when the file is read.
     let token = json!([added(8, "aaaaaaaa", &["normalized"])]);
     let steps = sequence("normalizers", std::slice::from_ref(&doubled), 60);
     let error = read(json!({ "added_tokens": token, "normalizer": steps })).unwrap_err();

@@ -35,7 +35,7 @@ fn the_library_s_tokenizers_are_used_as_they_are() {
     caseless["model"]["vocab"] =
         serde_json::json!({ "[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "บ้าน": 3, "แดง": 4, "ok": 5, ".": 6 });
     assert!(!Tokenizer::from_json(caseless.to_string()).unwrap().lowers_case());
-    // What stands between brackets is not written by a model.
+    // A model does not write text between brackets.
     for (word, is_lower) in [("⟨NUM⟩", true), ("Hund", false), ("▁A", false)] {
         let pieces = ["<pad>", "</s>", "<unk>", "katze", "hund", word].map(str::to_owned);
         assert_eq!(Tokenizer::from_words(pieces.into_iter().zip(0..).collect()).unwrap().lowers_case(), is_lower);
@@ -49,8 +49,8 @@ fn the_library_s_tokenizers_are_used_as_they_are() {
     assert!(again.appended().is_empty() && again.pad_id() == 9 && again.encode("dogs") == [4, 5]);
 }
 
-/// The library's Unigram finds its special tokens in text, even if it is told not to.
-/// As some editors leave the file.
+/// The library's Unigram finds its special tokens in text, even with `encode_special_tokens`. As some editors leave the
+/// file.
 #[test]
 fn a_byte_order_mark_is_no_part_of_the_tokenizer() {
     for json in [foreign().to_string(), CASED.json().to_owned()] {
@@ -87,7 +87,7 @@ fn a_special_token_in_text_is_spelled() {
     assert_eq!(tokenizer.encode("a</s>"), [9, 6, 7, 8, 3]);
 }
 
-/// Words, of which `</s>` is one.
+/// Words, among them `</s>`.
 fn words(model: serde_json::Value) -> Tokenizer {
     let added = serde_json::json!({
         "id": 1, "content": "</s>", "special": true, "single_word": false, "lstrip": false, "rstrip": false,
@@ -161,7 +161,7 @@ fn a_special_token_in_text_is_no_word() {
         }));
         assert_eq!(bpe.encode("a </s> <s>"), [3, 10, 9, 4, 9]);
     }
-    // The word for what is unknown may have a name of its own.
+    // The token for unknown text may have another name.
     let vocab = serde_json::json!({ "<pad>": 0, "</s>": 1, "UNK": 2, "a": 3 });
     let level = words(serde_json::json!({ "type": "WordLevel", "vocab": vocab, "unk_token": "UNK" }));
     assert_eq!(level.encode("a b </s>"), [3, 2, 2]);
