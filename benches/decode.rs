@@ -17,7 +17,7 @@ use mt::decode::neural::{Neural, SpecialTokens};
 use mt::decode::source::Source;
 use mt::decode::translate::TranslateOptions;
 use mt::decode::{DecodeConfig, Strategy};
-use mt::infer::{ComputeType, Engine, of_model};
+use mt::infer::{ComputeType, Engine, model_values};
 use mt::model::{ModelConfig, Preset, Transformer, Vocabulary, layout};
 use mt::model_dir::{engine, slots};
 use mt::rng::Stream;
@@ -93,7 +93,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args = Args::parse();
     mt::device::set_threads(args.threads)?;
     let (preset, v) = args.shape.sizes();
-    let config = ModelConfig::of_preset(preset);
+    let config = ModelConfig::from_preset(preset);
     let vocabulary = Vocabulary { source: v, target: v, source_padding: 0, target_padding: 0 };
     let initialised = || -> candle_core::Result<Transformer> {
         let model = Transformer::new(&config, vocabulary, &Device::Cpu)?;
@@ -119,9 +119,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let stored = TensorFile::open(file, &slots(layout.entries()))?;
             engine(&config, &layout, stored, args.precision)?
         }
-        None => Engine::new(&config, &of_model(&initialised()?), args.precision)?,
+        None => Engine::new(&config, &model_values(&initialised()?), args.precision)?,
     };
-    let neural = Ensemble::from(Neural::of_engine(engine, special));
+    let neural = Ensemble::from(Neural::from_engine(engine, special));
     let mut random = Stream::new(1, "sentences");
     let sources: Vec<Source> = (0..args.sentences)
         .map(|line| {
@@ -133,7 +133,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         strategy: Strategy::Beam { width: args.beam },
         min_length: args.target,
         max_length: Some(args.target),
-        ..TranslateOptions::of(&DecodeConfig::default())
+        ..TranslateOptions::from_config(&DecodeConfig::default())
     };
     let pass = || -> Result<f64, mt::error::Error> {
         let started = Instant::now();

@@ -167,7 +167,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (preset, vocabulary, batch, length) = args.shape.sizes();
     let (batch, length) = (args.sentences.unwrap_or(batch), args.length.unwrap_or(length));
     let device = mt::device::open(&args.device)?;
-    let mut config = ModelConfig::of_preset(preset);
+    let mut config = ModelConfig::from_preset(preset);
     (config.attention_dropout, config.activation_dropout) = (0.1, 0.1);
     let compute = match args.precision {
         Precision::F32 => DType::F32,
@@ -211,8 +211,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let tokens = (batch * length) as f64;
     println!(
-        "mt {}, {:?} on {}, {batch}×{length}, {}, {} threads: {:.0} target tokens/s (median of {} updates, {:.2} ms each, of which \
-         {:.2} waiting for the device; slowest {:.0}, fastest {:.0})",
+        "mt {}, {:?} on {}, {batch}×{length}, {}, {} threads: {:.0} target tokens/s (median of {} updates, {:.2} ms \
+         each, of which {:.2} waiting for the device; slowest {:.0}, fastest {:.0})",
         env!("CARGO_PKG_VERSION"),
         args.shape,
         args.device,

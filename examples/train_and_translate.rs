@@ -44,7 +44,7 @@ fn train(directory: &Path, updates: u32) -> Result<u64> {
 fn translate(directory: &Path, lines: &[&str]) -> Result<Vec<String>> {
     let request = ModelRequest { model: Some(directory.to_path_buf()), ..ModelRequest::default() };
     let model = model_dir::load(&request, &tell)?;
-    let options = TranslateOptions::of(&model.config.decode);
+    let options = TranslateOptions::from_config(&model.config.decode);
     let translator = Translator::new(vec![(model.neural(None, &tell)?, model.reader())]);
     let translations = translator.translate(lines, &[], &options, |_| ())?;
     Ok(translations.into_iter().map(|translation| translation.n_best[0].text.clone()).collect())

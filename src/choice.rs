@@ -28,7 +28,7 @@ macro_rules! choice {
             ///
             /// # Errors
             /// No variant has that name.
-            pub fn of_flag(flag: &str, name: &str) -> crate::error::Result<Self> {
+            pub fn from_flag(flag: &str, name: &str) -> crate::error::Result<Self> {
                 Self::named(name).ok_or_else(|| crate::choice::not_among(flag, name, Self::NAMES))
             }
 

@@ -39,32 +39,33 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// Parses arguments, of which the first is the program's name.
+    /// Parses arguments. The first is the program's name.
     ///
     /// # Errors
-    /// They are wrong, or ask for help or the version. The error prints what to say, coloured as they ask.
-    pub fn of(arguments: &[OsString]) -> Result<Self, clap::Error> {
-        let mut command = Self::command().color(Color::of(arguments).into());
+    /// The arguments are wrong, or ask for help or the version. The error prints the message, in the colours they ask
+    /// for.
+    pub fn from_arguments(arguments: &[OsString]) -> Result<Self, clap::Error> {
+        let mut command = Self::command().color(Color::from_arguments(arguments).into());
         let matches = command.try_get_matches_from_mut(arguments);
         let matches = matches.map_err(|error| explained::explained(error, &command, arguments))?;
         Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
     }
 }
 
-/// Prints what parsing the arguments said, help or an error, and returns the exit code. A reader of the help that has
-/// gone away is no error; a full disk is.
-pub fn said(said: &clap::Error) -> ExitCode {
-    let plain = said.to_string();
+/// Prints the outcome of parsing, help or an error, and returns the exit code. A closed pipe is no error; a full disk
+/// is.
+pub fn report(outcome: &clap::Error) -> ExitCode {
+    let plain = outcome.to_string();
     // An argument may be the name of somebody's file.
-    if said.use_stderr() && plain.contains(|c| is_harmful(c) && c != '\n') {
+    if outcome.use_stderr() && plain.contains(|c| is_harmful(c) && c != '\n') {
         message(plain.trim_end());
-    } else if let Err(error) = said.print().and_then(|()| std::io::stdout().flush())
+    } else if let Err(error) = outcome.print().and_then(|()| std::io::stdout().flush())
         && error.kind() != std::io::ErrorKind::BrokenPipe
     {
         messages(format_args!("error: {}", Error::io("write", "stdout", error)));
         return ExitCode::FAILURE;
     }
-    ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(1))
+    ExitCode::from(u8::try_from(outcome.exit_code()).unwrap_or(1))
 }
 
 /// Flags that every command takes.
@@ -100,7 +101,10 @@ pub struct Common {
     )]
     pub verbose: bool,
     /// When to colour messages and help
-    #[arg(long, global = true, help_heading = "Every command", value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
+    #[arg(
+        long, global = true, help_heading = "Every command", value_enum, default_value_t = Color::Auto,
+        value_name = "WHEN"
+    )]
     pub color: Color,
 }
 
@@ -211,7 +215,7 @@ pub struct ModelArgs {
 }
 
 /// A number of a list on the command line, which may have spaces around it.
-fn of_list<T: FromStr>(text: &str) -> Result<T, String> {
+fn parse_number<T: FromStr>(text: &str) -> Result<T, String> {
     text.trim().parse().map_err(|_| "a list of numbers is expected, with commas between".to_owned())
 }
 
@@ -236,7 +240,10 @@ pub struct ModelsArgs {
     /// How much each of several models counts, in their order, such as 0.7,0.3 [default: all the same]
     ///
     /// It is a mean of their probabilities, at each token.
-    #[arg(long, value_name = "W", value_delimiter = ',', requires = "model", allow_hyphen_values = true, value_parser = of_list::<f64>)]
+    #[arg(
+        long, value_name = "W", value_delimiter = ',', requires = "model", allow_hyphen_values = true,
+        value_parser = parse_number::<f64>
+    )]
     pub weights: Vec<f64>,
 }
 

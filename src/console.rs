@@ -36,25 +36,25 @@ pub fn message(text: impl Display) {
     let _ = writeln!(std::io::stderr(), "{}", shown(&text.to_string()));
 }
 
-/// What was done or found, on stderr, unless the program is to be quiet.
+/// Prints what was done or found to stderr, unless `--quiet` was given.
 pub fn info(text: impl Display) {
     if !style().quiet {
         message(text);
     }
 }
 
-/// A warning on stderr about the input or a flag, unless the program is to be quiet. What is lost or damaged is told by
+/// Prints a warning about the input or a flag to stderr, unless `--quiet` was given. For lost or damaged data, use
 /// [`message`].
 pub fn warning(text: impl Display) {
     info(format_args!("warning: {text}"));
 }
 
-/// A note on stderr, unless the program is to be quiet.
+/// Prints a note to stderr, unless `--quiet` was given.
 pub fn note(text: impl Display) {
     info(format_args!("note: {text}"));
 }
 
-/// A notice of work, on stderr: what is damaged or lost even if the program is to be quiet.
+/// Prints a notice to stderr; one about damage or loss even with `--quiet`.
 pub fn tell(notice: Notice) {
     if let Notice::Damage(_) = notice { message(notice) } else { info(notice) }
 }
@@ -88,8 +88,8 @@ impl Counted {
     }
 }
 
-/// A progress bar on stderr, hidden unless that is a terminal and the program may show it; `total` is what there is to
-/// do, if it is known.
+/// A progress bar on stderr, hidden unless that is a terminal and the program may show it. `total` is the amount of
+/// work, if known.
 pub fn progress_bar(counted: Counted, total: Option<u64>) -> ProgressBar {
     let target = if style().quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(4) };
     let bar = ProgressBar::with_draw_target(total, target);
@@ -104,7 +104,7 @@ pub fn progress_bar(counted: Counted, total: Option<u64>) -> ProgressBar {
     }
 }
 
-/// A bar for so many pairs of text, until what it returns is dropped.
+/// A progress bar for this many pairs of text. It disappears when the returned function is dropped.
 pub fn pairs_bar(pairs: u64) -> Box<dyn Fn(u64)> {
     struct Shown(ProgressBar);
     impl Drop for Shown {
@@ -116,8 +116,8 @@ pub fn pairs_bar(pairs: u64) -> Box<dyn Fn(u64)> {
     Box::new(move |read| shown.0.set_position(read))
 }
 
-/// A message as it is shown: with coloured labels if that is wanted, and without what would command the terminal or
-/// forge another message, since a path or a line of text that is quoted may hold anything.
+/// A message as the terminal shows it, with coloured labels if wanted. Control characters are escaped and further lines
+/// indented: a quoted path or line of text may hold anything, and must not forge another message.
 pub fn shown(text: &str) -> Cow<'_, str> {
     finished(indented(harmless(text)))
 }

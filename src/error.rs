@@ -42,9 +42,9 @@ pub enum ErrorKind {
 pub struct Location {
     /// The file, as the user would name it.
     pub path: PathBuf,
-    /// Line, from 1; 0 when the whole file is meant.
+    /// Line, from 1; 0 for the whole file.
     pub line: usize,
-    /// Column, from 1; 0 when the whole line is meant.
+    /// Column, from 1; 0 for the whole line.
     pub column: usize,
 }
 
@@ -109,8 +109,8 @@ impl Error {
             std::io::ErrorKind::NotFound => None,
             std::io::ErrorKind::PermissionDenied => Some("check the permissions, or choose another location"),
             std::io::ErrorKind::StorageFull if is_out_of_files(path) => Some(
-                "the file system has room, but can hold no more files (its inodes are used up): remove files that are not \
-                 needed, then run again",
+                "the file system has room, but can hold no more files (its inodes are used up): remove files that are \
+                 not needed, then run again",
             ),
             std::io::ErrorKind::StorageFull => Some("the disk is full: free some space, then run again"),
             std::io::ErrorKind::QuotaExceeded => Some("your disk quota is used up: free some space, then run again"),
@@ -123,7 +123,7 @@ impl Error {
         };
         // It was read, but is something else.
         if let Some(signature) = source.get_ref().and_then(|inner| inner.downcast_ref::<Signature>()) {
-            return Self::of_signature(signature, path).context(format_args!("cannot {doing}"));
+            return Self::from_signature(signature, path).context(format_args!("cannot {doing}"));
         }
         let is_missing = source.kind() == std::io::ErrorKind::NotFound;
         let mut error = Self::failure(format!("cannot {doing}: {source}")).at(path).caused_by(source);
@@ -132,11 +132,11 @@ impl Error {
     }
 
     /// A file is something else than was expected.
-    pub(crate) fn of_signature(signature: &Signature, path: impl AsRef<Path>) -> Self {
+    pub(crate) fn from_signature(signature: &Signature, path: impl AsRef<Path>) -> Self {
         Self::failure(signature.to_string()).at(path).help(signature.help())
     }
 
-    /// A thread that cannot be started; `does` is what it is for, as in "saves checkpoints".
+    /// A thread that cannot be started; `does` describes its task, as in "saves checkpoints".
     pub fn thread(does: &str, source: std::io::Error) -> Self {
         let error = Self::failure(format!("cannot start the thread that {does}: {source}")).caused_by(source);
         error.help("the system allows no further threads: raise the limit (`ulimit -u`, or that of the container)")
@@ -168,7 +168,7 @@ impl Error {
         self
     }
 
-    /// Sets the help if there is none, which would say more of the cause.
+    /// Sets the help, unless there is one already: that knows more about the cause.
     pub fn or_help(self, help: impl Into<String>) -> Self {
         if self.helps().is_some() { self } else { self.help(help) }
     }
@@ -203,12 +203,12 @@ impl Error {
         self.all().any(|error| error.is_caused_by(|it| it.kind() == std::io::ErrorKind::NotFound || may_pass(it)))
     }
 
-    /// Says that a file is whole, but of a version that this one does not read.
-    pub fn of_version(self) -> Self {
+    /// Marks the error of a file that is whole, but has a format version that this program cannot read.
+    pub fn unsupported_version(self) -> Self {
         self.caused_by(std::io::Error::from(std::io::ErrorKind::Unsupported))
     }
 
-    /// Whether a file is of another version, whatever it holds.
+    /// Whether the error is about a file of another format version.
     pub fn is_of_version(&self) -> bool {
         self.all().any(|error| error.is_caused_by(|it| it.kind() == std::io::ErrorKind::Unsupported))
     }
@@ -226,7 +226,7 @@ impl Error {
         self
     }
 
-    /// Puts what was being done before the message.
+    /// Puts a description of the failed action before the message.
     pub fn context(mut self, doing: impl fmt::Display) -> Self {
         self.inner.what = format!("{doing}: {}", self.inner.what);
         self
@@ -262,12 +262,12 @@ impl Error {
         }
     }
 
-    /// All errors held: this one and those reported with it.
+    /// This error and all that it was reported with.
     pub fn all(&self) -> impl Iterator<Item = &Error> {
         std::iter::once(self).chain(self.inner.others.iter())
     }
 
-    /// As [`Error::all`], each an error of its own.
+    /// Like [`Error::all`], but as separate errors.
     pub fn into_all(mut self) -> Vec<Error> {
         let others = std::mem::take(&mut self.inner.others);
         std::iter::once(self).chain(others).collect()
@@ -280,8 +280,8 @@ fn is_of_open_files(error: &std::io::Error) -> bool {
     errors.into_iter().any(|full| error.raw_os_error() == Some(full.raw_os_error()))
 }
 
-/// A part of a message, which others may have written: no longer than a message should be, and in one line but for
-/// lists of ours, which nobody takes for another message.
+/// A part of a message that may quote foreign text: cut to the length of a message, and on one line. Only our own lists
+/// keep their line breaks, since nobody takes them for another message.
 fn part(text: &str) -> Cow<'_, str> {
     const ITEM: &str = "\n    ";
     let text: Cow<'_, str> = match text.contains(ITEM) {
@@ -338,8 +338,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// What to do about a file that is not there: look at its path or, if its folder has something of a similar name, take
-/// that.
+/// Help for a missing file: check its path or, if its folder has an entry with a similar name, use that.
 pub fn check_path(path: &Path) -> String {
     advice(similar(path, |_| true))
 }
@@ -349,7 +348,7 @@ pub fn check_directory(path: &Path) -> String {
     advice(similar(path, Path::is_dir))
 }
 
-/// What may have been meant by the path of a file that is not there.
+/// A similar path that exists, for the path of a missing file.
 pub fn suggestion(path: &Path) -> Option<String> {
     similar(path, |_| true).map(|other| format!("did you mean {}?", other.display()))
 }
@@ -358,8 +357,8 @@ fn advice(other: Option<PathBuf>) -> String {
     other.map_or_else(|| "check the path".to_owned(), |other| format!("did you mean {}?", other.display()))
 }
 
-/// What is in the folder of a path that is not there, under a name that differs by a slip of the pen or lacks only the
-/// extension.
+/// An entry in the folder of a missing path with a similar name: it differs by a slip of the pen, or the path only
+/// lacks the extension.
 fn similar(path: &Path, is_wanted: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -371,7 +370,7 @@ fn similar(path: &Path, is_wanted: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let [stem, extension] = of(name);
     let slips = |entry: std::io::Result<std::fs::DirEntry>| {
         let entry = entry.ok().filter(|entry| is_wanted(&entry.path()))?;
-        // A link that leads nowhere is there, too.
+        // A dangling link exists, too.
         let other = entry.file_name().into_string().ok().filter(|other| other != name)?;
         let [other_stem, other_extension] = of(&other);
         let slips = strsim::damerau_levenshtein(&stem, &other_stem);
@@ -410,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_on_open_files_is_told_from_damage() {
+    fn a_limit_on_open_files_is_no_damage() {
         let error = Error::io("read", "a", std::io::Error::from_raw_os_error(24));
         assert!(error.is_of_access() && error.is_of_open_files() && !error.is_of_disk());
         assert!(error.helps().is_some_and(|help| help.contains("ulimit -n")));

@@ -6,26 +6,26 @@ use std::path::Path;
 
 use crate::limits::LONGEST_QUOTED;
 
-/// Whether a character commands a terminal, changes the order or the lines in which text is shown, is shown as nothing
-/// though it may say something, or may not be in text at all. Joiners and marks of direction stay: words of some
-/// languages need them.
+/// Whether a character controls a terminal, changes the order or the lines of shown text, is invisible although it may
+/// carry a message, or is not allowed in text. Joiners and direction marks are harmless: words of some languages need
+/// them.
 pub fn is_harmful(c: char) -> bool {
     let orders = matches!(c, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}');
     let is_invisible = matches!(c, '\u{E0000}'..='\u{E007F}' | '\u{FFF9}'..='\u{FFFB}');
     c.is_control() || orders || is_invisible || (u32::from(c) & 0xFFFE) == 0xFFFE
 }
 
-/// Text whose harmful characters ([`is_harmful`]) are written as escapes, but for line breaks and tabs.
+/// Text with its harmful characters ([`is_harmful`]) escaped, except line breaks and tabs.
 pub fn harmless(text: &str) -> Cow<'_, str> {
     escaped(text, |c| is_harmful(c) && !matches!(c, '\n' | '\t'), |c| c.escape_default().to_string())
 }
 
-/// As [`harmless`], but line breaks are escaped, too: for text that others wrote, inside a message.
+/// Like [`harmless`], but escapes line breaks, too: for foreign text inside a message.
 pub fn in_one_line(text: &str) -> Cow<'_, str> {
     escaped(text, |c| is_harmful(c) && c != '\t', |c| c.escape_default().to_string())
 }
 
-/// The beginning of what others wrote, as much as a message quotes.
+/// The beginning of foreign text, as much as a message quotes.
 pub fn brief(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(LONGEST_QUOTED).and_then(|(end, _)| text.get(..end)) {
         Some(beginning) => format!("{beginning}…").into(),
@@ -43,7 +43,7 @@ pub fn shown_path(path: &Path) -> String {
     in_one_line(&path.to_string_lossy()).into_owned()
 }
 
-/// JSON whose harmful characters are written as JSON's escapes: it says the same.
+/// JSON with its harmful characters as JSON escapes, so that its meaning stays.
 pub fn harmless_json(json: &str) -> Cow<'_, str> {
     let escape = |c: char| c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect();
     escaped(json, |c| is_harmful(c) && c != '\n', escape)

@@ -22,7 +22,7 @@ pub struct SentenceAttention {
     pub cross: Weights,
 }
 
-/// Everything there is to show of one translation. That of a blank line is empty.
+/// All details of one translation. For a blank line they are empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Explanation {
     /// The line, as a reader would see it: subword-nmt's `@@ ` is left out.

@@ -11,7 +11,7 @@ thread_local! {
     static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does what may panic, in this thread. What it changed before a panic must not be used afterwards.
+/// Runs code that may panic, on this thread. Do not use what it changed before a panic.
 ///
 /// # Errors
 /// It panicked; the caller adds the file's name and what to do.

@@ -7,12 +7,11 @@ use std::ops::RangeInclusive;
 pub(crate) struct Key {
     /// Its name.
     pub name: &'static str,
-    /// What it may hold.
+    /// The kind of its values.
     pub kind: Kind,
     /// Whether its table must have it.
     pub required: bool,
-    /// What another value means for a run that is continued; if it is not said, what it means for the table that has
-    /// the key.
+    /// What another value means for a run that is continued; `None` means the same as for the table that holds the key.
     pub on_resume: Option<OnResume>,
     /// What depends on it.
     pub decides: &'static [Decides],
@@ -25,7 +24,7 @@ pub enum OnResume {
     Refused,
     /// Nothing: no update computes anything else.
     Free,
-    /// Further training is affected, which may be intended: a note says so.
+    /// It affects further training, which may be intended: a note says so.
     Noted,
     /// It would have no effect, since the run has its vocabulary already: not even `--force` helps.
     NoEffect,
@@ -46,7 +45,7 @@ pub enum Decides {
     Validation,
 }
 
-/// What a key may hold.
+/// The kind of a key's values.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     /// `true` or `false`.
@@ -116,7 +115,7 @@ pub(crate) enum Range {
     Around0(f64),
 }
 
-/// What can be told from 0 and from infinity in f32.
+/// Values that stay apart from 0 and from infinity in f32.
 const RATES: RangeInclusive<f64> = 1e-38..=1e38;
 
 impl Range {

@@ -16,9 +16,9 @@
 //!
 //! Each module uses only those before it in this list, from the bottom to the top:
 //!
-//! - what all use: `limits`, [`rng`], `key` (what keys of a configuration may hold), `signature` (what a file is),
-//!   [`explanation`], [`escape`] (text of others in messages), [`notice`], [`console`], `file`, [`error`], `foreign`
-//!   (panics of libraries), `choice` (enumerations with names in a configuration), [`allocator`]
+//! - used by all: `limits`, [`rng`], `key` (the kinds of values of configuration keys), `signature` (detects what a
+//!   file is), [`explanation`], [`escape`] (text of others in messages), [`notice`], [`console`], `file`, [`error`],
+//!   `foreign` (panics of libraries), `choice` (enumerations with names in a configuration), [`allocator`]
 //! - what stands on its own: [`metrics`], [`device`], [`hub`]
 //! - the model: [`ops`] (kernels, parameters), [`model`]; text: [`data`]; both on disk: [`checkpoint`]
 //! - translation: [`infer`] (on the processor), [`gpu`] (on NVIDIA's), [`decode`] (search); training: [`train`]

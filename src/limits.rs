@@ -1,7 +1,7 @@
-//! How much of the computer's memory, disk and time foreign input may take: every limit on it, in one place.
+//! All limits on the memory, disk space and time that foreign input may take.
 //!
-//! Input that goes beyond a limit is refused with an error that names the file and the limit. `docs/security.md` says
-//! which input is foreign and what is promised of it.
+//! Input that goes beyond a limit is refused with an error that names the file and the limit. `docs/security.md`
+//! defines foreign input and what the program guarantees about it.
 
 use std::time::Duration;
 
@@ -28,12 +28,12 @@ pub(crate) const MOST_MONITORED: usize = 100;
 
 /// Positions of a model: a table of them is made whatever its file holds, D numbers for each.
 pub(crate) const MOST_POSITIONS: i128 = 1 << 16;
-/// A file of which less than one part in so many is on the disk was never written, or not to the end; reading it would
-/// take as long as if it had been.
+/// The largest quotient of a file's size and its blocks on the disk. A sparser file was never written to its end, but
+/// reading it would take as long as if it had been.
 pub(crate) const MOST_SPARSE: u64 = 16;
 /// Bytes of a tensor file's header: the format allows 100 MB; this holds more than a hundred thousand tensors.
 pub(crate) const TENSOR_HEADER_BYTES: u64 = 16 << 20;
-/// Bytes of a manifest, of which ours have some kB.
+/// Bytes of a manifest. Ours have a few kB.
 pub(crate) const MANIFEST_BYTES: u64 = 1 << 20;
 /// Bytes of a training state; most of it are the statistics of the validation set's lines.
 pub(crate) const STATE_BYTES: u64 = 64 << 20;
@@ -42,12 +42,11 @@ pub(crate) const POINTER_BYTES: u64 = 256;
 /// Bytes of each of the small files that go with the weights of other programs' models.
 pub(crate) const IMPORTED_BYTES: u64 = 1 << 26;
 
-// What the hub, a mirror or a storage behind it sends.
+// Limits on the answers of the hub, a mirror or a storage behind it.
 
 /// Most bytes of an answer about a repository: [`HUB_FILES`] names of 100 bytes have 20 million.
 pub(crate) const HUB_ANSWER: u64 = 1 << 25;
-/// Seconds until such an answer must be there whole, however it drips: a slow line brings 20 million bytes in that
-/// time.
+/// Seconds in which such an answer must arrive completely. A slow connection transfers 20 million bytes in that time.
 pub(crate) const HUB_ANSWER_TIME: Duration = Duration::from_secs(60);
 /// Most bytes of the text of a refusal: of it, one sentence is shown.
 pub(crate) const HUB_REFUSAL: u64 = 1 << 14;
@@ -55,7 +54,7 @@ pub(crate) const HUB_REFUSAL: u64 = 1 << 14;
 pub(crate) const HUB_FILES: usize = 200_000;
 /// Most bytes of a file's name within its repository: systems take paths of 4096.
 pub(crate) const HUB_NAME: usize = 1024;
-/// Most bytes between two slashes of such a name: what file systems take.
+/// Most bytes between two slashes of such a name: the limit of file systems.
 pub(crate) const HUB_NAME_PART: usize = 255;
 /// Most bytes of a file: the hub itself takes none above 500 GB.
 pub(crate) const HUB_FILE: u64 = 1 << 39;
@@ -75,7 +74,7 @@ pub(crate) const HUB_SLOW_TIME: Duration = Duration::from_secs(300);
 /// bounded.
 pub(crate) const HUB_PROGRESS: (u64, u64) = (1000, 1 << 20);
 
-// What is written of foreign contents.
+// Limits on the output of foreign contents.
 
 /// Most bytes that are left free on a disk: enough for its owner to work on.
 pub(crate) const DISK_RESERVE: u64 = 1 << 30;
@@ -86,32 +85,31 @@ pub(crate) const DISK_RESERVE_PART: u64 = 20;
 
 /// Bytes of a tokenizer's file: the largest in use, with a million pieces and their merges, have some 40 MB.
 pub(crate) const TOKENIZER_BYTES: u64 = 1 << 27;
-/// Values in a `tokenizer.json`, each of which takes some 70 bytes: three times those of half a million pieces and a
-/// million merges.
+/// Values in a `tokenizer.json`, at about 70 bytes each: three times as many as half a million pieces and a million
+/// merges need.
 pub(crate) const TOKENIZER_VALUES: usize = 1 << 23;
 /// Bytes of a SentencePiece model; an enormous one would become many times as large in memory.
 pub(crate) const SENTENCEPIECE_BYTES: usize = 1 << 24;
-/// Steps of normalising, splitting, decoding and so on in a `tokenizer.json`, with what belongs to each; those in use
-/// have some twenty.
+/// Steps of normalising, splitting, decoding and so on in a `tokenizer.json`, with their parts; usual files have about
+/// twenty.
 pub(crate) const TOKENIZER_STEPS: usize = 256;
-/// Bytes of a text that such a step inserts, removes or looks for, and of the marks of a model's pieces.
+/// Bytes of a text that such a step inserts, removes or searches for, and of the markers of a model's pieces.
 pub(crate) const STEP_BYTES: usize = 1 << 10;
 /// Bytes of all regular expressions of a `tokenizer.json`, without the user's own symbols: ours has some 6 kB, others
 /// one.
 pub(crate) const EXPRESSION_BYTES: usize = 1 << 14;
 /// Bytes of a regular expression times its counts (`{100}`), which repeat its parts in memory.
 pub(crate) const EXPRESSION_WEIGHT: usize = 1 << 20;
-/// Bytes of a table of replaced characters; that of NFKC has some 300 kB.
+/// Bytes of a table of replaced characters; the one for NFKC has about 300 kB.
 pub(crate) const CHARSMAP_BYTES: usize = 1 << 24;
 /// Bytes of a replacement for each byte that it replaces. Unicode's own longest, of U+FDFA, has 11.
 pub(crate) const REPLACEMENT_GROWTH: usize = 16;
 /// Bytes of text that SentencePiece replaces at once.
 pub(crate) const REPLACED_BYTES: usize = 1 << 8;
-/// Bytes of a piece of a unigram model: all pieces that a text begins with are looked for at each of its places. In the
-/// library each byte is also a level of a tree, which is removed by recursion.
+/// Bytes of a piece of a unigram model, which is searched for at each position of a text. In the library each byte is
+/// also a level of a tree, which it frees by recursion.
 pub(crate) const PIECE_BYTES: usize = 1 << 10;
-/// Bytes of all pieces of the library's Unigram, each of which takes some 400 bytes: twice those of half a million
-/// pieces.
+/// Bytes of all pieces of the library's Unigram, at about 400 bytes each: twice as many as half a million pieces need.
 pub(crate) const UNIGRAM_BYTES: usize = 1 << 23;
 /// Characters of a word that `WordPiece` looks for in all ways, which takes time with their square; the usual number is
 /// 100.
@@ -120,7 +118,7 @@ pub(crate) const WORDPIECE_CHARACTERS: u64 = 1000;
 /// Bytes that a text may become for each of its bytes when it is normalised, split or decoded: NFKC alone makes 11 of
 /// one.
 const TEXT_GROWTH: usize = 16;
-/// The same of a long text, which has no place for a rare character alone.
+/// The same for a long text, in which no rare character counts much.
 const LONG_TEXT_GROWTH: usize = 4;
 /// Bytes by which a text may grow whatever its length.
 const TEXT_GROWTH_FREE: usize = 1 << 12;
@@ -144,8 +142,7 @@ pub(crate) const BESIDE_LINE: u64 = 64;
 
 // Data sets.
 
-/// Bytes of a Parquet file's description; that of a thousand row groups has some hundred kB, and of a wide table some
-/// MB.
+/// Bytes of a Parquet file's footer; that of a thousand row groups has some hundred kB, that of a wide table some MB.
 pub(crate) const PARQUET_FOOTER_BYTES: u64 = 1 << 25;
 /// Bytes of a page's header, which may hold the least and the greatest text of the page.
 pub(crate) const PARQUET_HEADER_BYTES: u64 = 1 << 24;
@@ -153,13 +150,13 @@ pub(crate) const PARQUET_HEADER_BYTES: u64 = 1 << 24;
 pub(crate) const PARQUET_PAGE_BYTES: u64 = 1 << 28;
 /// Values of a page whose lengths are unpacked beforehand.
 pub(crate) const PARQUET_PAGE_VALUES: u64 = 1 << 24;
-/// Columns of a Parquet file, with those that hold others.
+/// Columns of a Parquet file, including those that hold other columns.
 pub(crate) const PARQUET_COLUMNS: usize = 10_000;
 /// How deeply columns nest; a list of lists of objects has 7.
 pub(crate) const PARQUET_DEPTH: usize = 32;
-/// Bytes of the names of all columns, each with those that it lies in.
+/// Bytes of the full names of all columns, including the columns around them.
 pub(crate) const PARQUET_NAME_BYTES: usize = 1 << 24;
-/// How deeply the values of its description nest; those that are known, 8.
+/// How deeply the values of the footer may nest; known files need 8.
 pub(crate) const THRIFT_DEPTH: usize = 16;
 /// Bytes of text for each byte of a data set's file: of translations, compression saves hardly more than nine tenths.
 pub(crate) const DATA_SET_GROWTH: u64 = 1000;
@@ -180,7 +177,7 @@ pub(crate) const PATTERNS: usize = 1000;
 
 /// Directories within one another that are removed as a whole: each is kept open meanwhile, and ours have one within.
 pub(crate) const NESTED_FOLDERS: usize = 64;
-/// Bytes of a configuration: the largest that is known has a few thousand corpora, in less than 1 MiB.
+/// Bytes of a configuration: the largest known one has a few thousand corpora in less than 1 MiB.
 pub(crate) const CONFIGURATION_BYTES: u64 = 4 << 20;
 /// Configurations that extend one another: people use two or three.
 pub(crate) const EXTENDED_CONFIGURATIONS: usize = 16;

@@ -15,9 +15,9 @@ static ALLOCATOR: Allocator = Allocator;
 fn main() -> ExitCode {
     mt::device::configure_libraries();
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let cli = match Cli::of(&arguments) {
+    let cli = match Cli::from_arguments(&arguments) {
         Ok(cli) => cli,
-        Err(said) => return mt::cli::said(&said),
+        Err(outcome) => return mt::cli::report(&outcome),
     };
     set_style(MessageStyle { coloured: is_coloured(cli.common.color), quiet: cli.common.quiet });
     match mt::commands::run(&cli) {

@@ -1,4 +1,4 @@
-//! What work tells its caller on the way. The caller decides what of it is shown, and where.
+//! Notices that a task gives its caller on the way. The caller decides which of them to show, and where.
 
 use std::fmt::{self, Display};
 
@@ -7,11 +7,11 @@ use std::fmt::{self, Display};
 pub enum Notice {
     /// What was done or found.
     Info(String),
-    /// What the user should know, but need not mend.
+    /// Something that the user should know, but need not fix.
     Note(String),
-    /// What the user may want to mend.
+    /// Something that the user may want to fix.
     Warning(String),
-    /// What is damaged or lost, or could not be written.
+    /// Data that is damaged, lost, or could not be written.
     Damage(String),
 }
 

@@ -1,4 +1,4 @@
-//! What a file is that is not what it was named for, told by how it begins.
+//! Detects by its first bytes what a file is, if it is not what the user named it for.
 
 use std::fmt;
 
@@ -20,26 +20,26 @@ impl fmt::Display for Signature {
 
 impl std::error::Error for Signature {}
 
-/// Programs that compress: what a file begins with, the extension of its name, the format, and what unpacks it.
+/// Compressed formats: first bytes, extension, name, and the command that unpacks them.
 const PACKED: [(&[u8], &str, &str, &str); 13] = [
     (b"PK\x03\x04", "zip", "zip", "unzip"),
     (b"7z\xBC\xAF\x27\x1C", "7z", "7-Zip", "7z x"),
     (b"Rar!\x1A\x07", "rar", "RAR", "unrar x"),
     (b"\x04\x22\x4D\x18", "lz4", "lz4", "lz4 -d"),
     (b"\x02\x21\x4C\x18", "lz4", "lz4", "lz4 -d"),
-    // What it begins with depends on the settings; these are all that are usual.
+    // Its first bytes depend on the settings; these are the usual ones.
     (b"\x5D\0\0", "lzma", "lzma", "xz -d --format=lzma"),
     (b"LZIP\x01", "lz", "lzip", "lzip -d"),
     (b"\x89LZO\0\r\n\x1A\n", "lzo", "lzop", "lzop -d"),
     (b"\x1F\x9D", "Z", "compress", "gzip -d"),
     (b"\x1F\xA0", "z", "compress", "gzip -d"),
     (b"\xFF\x06\0\0sNaPpY", "sz", "snappy", "snzip -d"),
-    // It has no beginning of its own.
+    // Brotli has no signature.
     (b"", "br", "brotli", "brotli -d"),
     (b"", "bz2", "bzip2", "bunzip2"),
 ];
 
-/// Formats that are no text: what a file begins with, what it is, and what to do about it.
+/// Formats that are no text: first bytes, what the file is, and what to do about it.
 const BINARY: [(&[u8], &str, &str); 15] = [
     (b"%PDF-", "is a PDF document", COPY),
     (b"%!PS", "is a PostScript document", COPY),
@@ -94,9 +94,9 @@ impl Signature {
         &self.help
     }
 
-    /// What stands in the place of a file that was not fetched: a pointer of Git LFS or git-annex, or a page that a
-    /// server sent instead.
-    pub(crate) fn of_placeholder(head: &[u8]) -> Option<Self> {
+    /// Detects a stand-in for a file that was not fetched: a pointer of Git LFS or git-annex, or a page that a server
+    /// sent instead.
+    pub(crate) fn placeholder(head: &[u8]) -> Option<Self> {
         let is_lfs =
             head.len() <= LFS_BYTES && contains(head, b"\noid ") && LFS.iter().any(|begin| head.starts_with(begin));
         if is_lfs {
@@ -108,17 +108,18 @@ impl Signature {
         }
         let root = root(head)?;
         (root.eq_ignore_ascii_case("html")).then(|| {
-            let help = "a download may have got the page of an error or a login instead of the file: look at it, and fetch the file again";
+            let help = "a download may have got the page of an error or a login instead of the file: look at it, and \
+                        fetch the file again";
             Self::document("is a page in HTML", help)
         })
     }
 
-    /// What is no text: placeholders, archives and other binary formats.
-    pub(crate) fn of_binary(head: &[u8]) -> Option<Self> {
-        if let Some(placeholder) = Self::of_placeholder(head).filter(|it| !it.is_document) {
+    /// Detects what is no text: placeholders, archives and other binary formats.
+    pub(crate) fn binary(head: &[u8]) -> Option<Self> {
+        if let Some(placeholder) = Self::placeholder(head).filter(|it| !it.is_document) {
             return Some(placeholder);
         }
-        if let Some(office) = of_office(head) {
+        if let Some(office) = office(head) {
             return Some(office);
         }
         let mut packed = PACKED.iter().filter(|(begin, ..)| !begin.is_empty());
@@ -146,17 +147,17 @@ impl Signature {
         }
     }
 
-    /// The same of a name, for formats that have no beginning of their own.
-    pub(crate) fn of_name(path: &std::path::Path) -> Option<Self> {
+    /// Detects by its name a format that has no signature.
+    pub(crate) fn packed_name(path: &std::path::Path) -> Option<Self> {
         let extension = path.extension()?.to_str()?;
         let (_, _, form, command) = PACKED.iter().find(|(_, name, ..)| *name == extension)?;
         let help = format!("if it is, as its name says, compressed with {form}: unpack it with `{command}`");
         Some(Self::new("is no text", help))
     }
 
-    /// A document in HTML, XML or SGML.
-    pub(crate) fn of_markup(head: &[u8]) -> Option<Self> {
-        Self::of_placeholder(head).filter(|it| it.is_document).or_else(|| of_markup(head))
+    /// Detects a document in HTML, XML or SGML.
+    pub(crate) fn page_or_markup(head: &[u8]) -> Option<Self> {
+        Self::placeholder(head).filter(|it| it.is_document).or_else(|| markup(head))
     }
 
     /// Whether the first line is an object in JSON that is not empty.
@@ -166,20 +167,20 @@ impl Signature {
         line.starts_with(b"{") && object.is_ok_and(|object| !object.is_empty())
     }
 
-    /// Text of two or four bytes a character, from its first line on.
-    pub(crate) fn of_zeros(head: &[u8]) -> Option<Self> {
+    /// Detects text of two or four bytes per character, by its first line.
+    pub(crate) fn wide_text(head: &[u8]) -> Option<Self> {
         head.split(|byte| *byte == b'\n').next().filter(|line| line.contains(&0))?;
         let encoding = wide_encoding(head, 0)?;
         let help = format!("convert it with `iconv -f {encoding} -t UTF-8`");
         Some(Self::new(format!("is text in {encoding}, not UTF-8"), help))
     }
 
-    /// Text whose lines are not sentences: documents of other programs.
-    pub(crate) fn of_document(head: &[u8]) -> Option<Self> {
-        if let Some(page) = Self::of_placeholder(head) {
+    /// Detects text whose lines are not sentences: documents of other programs.
+    pub(crate) fn structured_text(head: &[u8]) -> Option<Self> {
+        if let Some(page) = Self::placeholder(head) {
             return Some(page);
         }
-        of_markup(head).or_else(|| of_json(head))
+        markup(head).or_else(|| json(head))
     }
 }
 
@@ -192,11 +193,11 @@ fn begun(head: &[u8]) -> &[u8] {
     head.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(head).trim_ascii_start()
 }
 
-/// Documents of office programs, which are zip archives: told by the name of the first file in them.
-fn of_office(head: &[u8]) -> Option<Signature> {
+/// Detects documents of office programs: zip archives, recognised by the name of the first file in them.
+fn office(head: &[u8]) -> Option<Signature> {
     let length = u16::from_le_bytes(head.strip_prefix(b"PK\x03\x04")?.get(22..24)?.try_into().ok()?);
     let name = head.get(30..30 + usize::from(length))?;
-    // What comes first in files of Word, Excel and PowerPoint, depends on the program that wrote them.
+    // The first member in files of Word, Excel and PowerPoint depends on the program that wrote them.
     let folders: [&[u8]; 6] = [b"[Content_Types].xml", b"_rels/", b"docProps/", b"word/", b"xl/", b"ppt/"];
     let what = match name {
         name if folders.iter().any(|begin| name.starts_with(begin)) => "a document of Microsoft Office",
@@ -211,7 +212,7 @@ fn of_office(head: &[u8]) -> Option<Signature> {
 /// The name of the outermost element of a document in XML, HTML or SGML, if it begins as one.
 fn root(head: &[u8]) -> Option<String> {
     let mut rest = begun(head);
-    // Declarations, comments, and what they are of.
+    // Declarations and comments, and then the root element.
     let mut is_declared = false;
     loop {
         let after = |end: &[u8]| {
@@ -250,7 +251,7 @@ fn is_known(element: &str) -> bool {
 }
 
 /// Documents in XML and SGML.
-fn of_markup(head: &[u8]) -> Option<Signature> {
+fn markup(head: &[u8]) -> Option<Signature> {
     const PLAIN: &str =
         "mt reads plain text, a sentence on each line, and tables with tabs between columns ({ tsv = … })";
     let root = root(head)?;
@@ -271,35 +272,35 @@ fn of_markup(head: &[u8]) -> Option<Signature> {
 }
 
 /// JSON, in lines or whole.
-fn of_json(head: &[u8]) -> Option<Signature> {
+fn json(head: &[u8]) -> Option<Signature> {
     use serde_json::Value;
     let text = begun(head);
     if !matches!(text.first(), Some(b'{' | b'[')) {
         return None;
     }
     let is_object = |value: &Value| value.as_object().is_some_and(|object| !object.is_empty());
-    let of_all = || match serde_json::from_slice(text) {
+    let whole_is_object = || match serde_json::from_slice(text) {
         Ok(Value::Array(list)) => list.first().is_some_and(is_object),
         Ok(value) => is_object(&value),
         Err(_) => false,
     };
-    (Signature::is_object(text) || of_all()).then(|| {
-        let help = "write the text as plain lines (`jq -r .KEY FILE`), or as a table with tabs ({ tsv = … }); JSON lines of the hub \
-                    are read with { hub = … }";
+    (Signature::is_object(text) || whole_is_object()).then(|| {
+        let help = "write the text as plain lines (`jq -r .KEY FILE`), or as a table with tabs ({ tsv = … }); JSON \
+                    lines of the hub are read with { hub = … }";
         Signature::document("holds JSON, not plain text", help)
     })
 }
 
-/// Bytes that tell an encoding, and zeros among them that may be damage.
+/// How many bytes decide on an encoding, and how many zeros among them may be damage.
 const SEEN: usize = 200;
 const FEW_ZEROS: usize = 4;
 
-/// The encoding of two or four bytes a character that bytes are in, by where their zeros are: of most characters, half
-/// the bytes or more are zero. `first` is the number of the first byte in the text.
+/// Detects an encoding of two or four bytes per character by the positions of zeros: in most characters, half of the
+/// bytes or more are zero. `first` is the number of the first byte in the text.
 pub(crate) fn wide_encoding(bytes: &[u8], first: u64) -> Option<&'static str> {
     let bytes = bytes.get(..SEEN).unwrap_or(bytes);
-    let zeros = [0, 1, 2, 3].map(|place| {
-        let is_there = |(i, byte): &(u64, &u8)| **byte == 0 && i % 4 == place;
+    let zeros = [0, 1, 2, 3].map(|position| {
+        let is_there = |(i, byte): &(u64, &u8)| **byte == 0 && i % 4 == position;
         (first..).zip(bytes).filter(is_there).count()
     });
     // No character needs the last of four bytes, and few the one before it.
@@ -318,10 +319,11 @@ pub(crate) fn wide_encoding(bytes: &[u8], first: u64) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n";
+    const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/v1\n\
+                             oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n";
 
     #[test]
-    fn placeholders_are_told_from_text() {
+    fn placeholders_are_no_text() {
         let annex = b"/annex/objects/SHA256E-s42--ab.txt\n";
         for (head, what, help) in [
             (POINTER, "Git LFS", "git lfs pull"),
@@ -331,7 +333,7 @@ mod tests {
             (b"<!-- a -->\n<HTML>\n", "page in HTML", "fetch the file again"),
             (b"<?xml version=\"1.0\"?><!DOCTYPE html PUBLIC \"x\">", "page in HTML", "fetch the file again"),
         ] {
-            let found = Signature::of_placeholder(head).unwrap();
+            let found = Signature::placeholder(head).unwrap();
             assert!(found.to_string().contains(what) && found.help().contains(help), "{found}");
         }
         for text in [
@@ -341,8 +343,8 @@ mod tests {
             b"html\n",
             b"",
         ] {
-            assert_eq!(Signature::of_placeholder(text), None);
-            assert_eq!(Signature::of_document(text), None);
+            assert_eq!(Signature::placeholder(text), None);
+            assert_eq!(Signature::structured_text(text), None);
         }
     }
 
@@ -374,21 +376,21 @@ mod tests {
             (b"\n\x0E\n\x05<unk>\x15", "SentencePiece", "tokenizer.path"),
             (&tar, "tar", "`tar -xf`"),
         ] {
-            let found = Signature::of_binary(head).unwrap();
+            let found = Signature::binary(head).unwrap();
             assert!(found.to_string().contains(what) && found.help().contains(help), "{found}: {}", found.help());
         }
         for text in
             [&b"BZh91AY is no block\n"[..], b"PK\n", b"PAR 1\n", b"]\0\n", b"7z x\n", b"LZIP\n", b"", b"%P\n", b"Obj\n"]
         {
-            assert_eq!(Signature::of_binary(text), None);
+            assert_eq!(Signature::binary(text), None);
         }
-        let name = |name: &str| Signature::of_name(std::path::Path::new(name)).map(|it| it.help().to_owned());
+        let name = |name: &str| Signature::packed_name(std::path::Path::new(name)).map(|it| it.help().to_owned());
         assert!(name("t.br").unwrap().contains("`brotli -d`") && name("t.bz2").unwrap().contains("bunzip2"));
         assert_eq!((name("t.en"), name("br")), (None, None));
     }
 
     #[test]
-    fn documents_are_told_from_sentences() {
+    fn documents_are_no_sentences() {
         for (head, what) in [
             (&b"<?xml version=\"1.0\"?>\n<!DOCTYPE tmx SYSTEM \"tmx14.dtd\">\n<tmx>"[..], "TMX"),
             (b"<?xml version=\"1.0\" encoding=\"UTF-8\" ?>\n<tmx version=\"1.4\">\n", "TMX"),
@@ -403,7 +405,7 @@ mod tests {
             (b"[\n {\"a\": \"b\"},\n {\"a\": \"c\"}\n]\n", "JSON"),
             (b"{\n \"a\": \"b\"\n}", "JSON"),
         ] {
-            let found = Signature::of_document(head).unwrap();
+            let found = Signature::structured_text(head).unwrap();
             assert!(found.to_string().contains(what), "{found}");
         }
         for text in [
@@ -422,7 +424,7 @@ mod tests {
             b"\0\0\0\0\0\0\0\0\0\0\0\0",
             b"< html >\n",
         ] {
-            let found = Signature::of_document(text).or_else(|| Signature::of_zeros(text));
+            let found = Signature::structured_text(text).or_else(|| Signature::wide_text(text));
             assert_eq!(found, None, "{:?}", String::from_utf8_lossy(text));
         }
     }

@@ -405,7 +405,8 @@ fn the_advice_on_encodings_fits_the_file() {
     project.write("damaged.en", b"na\xC3\xAFve caf\xC3\xA9\ncaf\xE9\n");
     project.write("western.en", b"caf\xE9\n\x93caf\xE9\x94\n");
     project.write("latin.de", b"Gr\xFC\xDFe\nwei\xDF\n");
-    let train = r#"data.train=[{ source = "damaged.en", target = "latin.de" }, { source = "western.en", target = "latin.de" }]"#;
+    let train = "data.train=[{ source = 'damaged.en', target = 'latin.de' }, \
+                 { source = 'western.en', target = 'latin.de' }]";
     let (words, _, report) = checked(&project, 1, &[train]);
     assert_eq!(finding(&report, "not_utf8").1, 1 + 2 + 2 + 2);
     for (file, advice) in [
@@ -565,7 +566,7 @@ fn check(folder: &Path, name: &str, is_training: bool, seen: &mut Seen) -> Findi
     let sides = ["en", "de"].map(|side| folder.join(format!("{name}.{side}")));
     let paths = sides.each_ref().map(PathBuf::as_path);
     let mut sample = Sample::default();
-    let mut sampler = sample.of_corpus();
+    let mut sampler = sample.sampler();
     windows_of_files(paths, |sides| sampler.add(&sides)).unwrap();
     let scripts = sampler.scripts();
     let words = sample.learn(false);

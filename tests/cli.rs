@@ -724,7 +724,8 @@ fn diverged_training_ends_where_it_diverged_and_can_go_on() {
             "note: `train.schedule.learning_rate` was 0.003",
             "warning: update 6 skipped: its loss is NaN",
             "train.en: ",
-            "11 updates in a row were not finite: going on from the checkpoint of update 4 with 0.5 times the learning rate",
+            "11 updates in a row were not finite: going on from the checkpoint of update 4 with 0.5 times the learning \
+             rate",
             "diverged: after update 5, 11 updates in a row",
             "though the learning rate has been lowered; 22 updates skipped",
             "--resume",

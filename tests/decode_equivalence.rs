@@ -11,7 +11,7 @@ use mt::decode::ensemble::Ensemble;
 use mt::decode::neural::{Neural, SpecialTokens};
 use mt::decode::{Continuation, Hypothesis, LengthPenalty, PenaltyKind, Rows, SearchOptions, StepModel, force, search};
 use mt::error::Result;
-use mt::infer::{ComputeType, Engine, of_model};
+use mt::infer::{ComputeType, Engine, model_values};
 use mt::model::{
     Activation, Memory, ModelConfig, NormKind, NormPlacement, PaddingMask, PositionKind, Sequences, Sinusoid, Tie,
     Transformer, Vocabulary,
@@ -112,8 +112,8 @@ fn translate(model: &Transformer, sources: &[Vec<u32>], beam: usize) -> Vec<Vec<
 fn a_batch_equals_its_sentences_alone() {
     for model in models() {
         for precision in [ComputeType::F32, ComputeType::Bf16, ComputeType::Int8] {
-            let engine = || Engine::new(model.config(), &of_model(&model), precision).unwrap();
-            let neural = Neural::of_engine(engine(), special());
+            let engine = || Engine::new(model.config(), &model_values(&model), precision).unwrap();
+            let neural = Neural::from_engine(engine(), special());
             for beam in [1, 4] {
                 let together = translate_by(&neural, &sources(), beam);
                 for (source, expected) in sources().into_iter().zip(&together) {
@@ -304,7 +304,7 @@ fn a_trained_model_decodes_alike_in_every_way() {
     let tokenizers = mt::data::tokenizers::Tokenizers::load(&directory).unwrap();
     let model = Transformer::new(&config.model, mt::model_dir::vocabulary(&tokenizers), &Device::Cpu).unwrap();
     mt::model_dir::load_parameters(&directory.join("model.safetensors"), &model).unwrap();
-    let special = SpecialTokens::of(&tokenizers);
+    let special = SpecialTokens::new(&tokenizers);
     let text = std::fs::read_to_string(&config.data.test.unwrap().location.sides()[0]).unwrap();
     let end = tokenizers.source.eos_id();
     let mut sources: Vec<_> = text.lines().map(|line| tokenizers.source.encode(line)).collect();

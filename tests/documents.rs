@@ -1,5 +1,5 @@
 //! Files, links, targets of make, commands, functions and types that the documents name exist, and flags that help
-//! names. Files of the project that have to agree do.
+//! names. Files of the project that have to agree do. No line of code is too wide.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -138,7 +138,7 @@ fn commands_that_documents_show_are_understood() {
                     continue;
                 }
                 shown += 1;
-                if let Err(error) = Cli::of(&command) {
+                if let Err(error) = Cli::from_arguments(&command) {
                     wrong.push(format!("{}: {line}\n{error}", document.display()));
                 }
             }
@@ -236,4 +236,27 @@ fn the_page_on_other_programs_names_all_formats() {
     for name in imported.chain(exported) {
         assert!(page.contains(&name), "{name}");
     }
+}
+
+/// rustfmt leaves strings, comments and the arguments of macros as they are.
+#[test]
+fn lines_of_code_have_at_most_120_columns() {
+    const COLUMNS: usize = 120;
+    let mut folders: Vec<PathBuf> = ["src", "tests", "benches", "fuzz/fuzz_targets"].map(|top| root().join(top)).into();
+    let (mut files, mut long) = (0, Vec::new());
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                files += 1;
+                let text = fs::read_to_string(&path).unwrap();
+                let lines = (1..).zip(text.lines()).filter(|(_, line)| line.chars().count() > COLUMNS);
+                let name = path.strip_prefix(root()).unwrap().display();
+                long.extend(lines.map(|(number, _)| format!("{name}:{number}")));
+            }
+        }
+    }
+    assert!(files > 300, "only {files} files found");
+    assert!(long.is_empty(), "over {COLUMNS} columns: {long:#?}");
 }

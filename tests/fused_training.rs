@@ -121,7 +121,7 @@ fn fused_losses_follow_the_reference_on_multi30k() {
     };
     let schedule = ScheduleConfig::InverseSqrt { learning_rate: 0.005, warmup: 2000, initial: 1e-7 };
     let task = Task::new(&Path::new(&data).join("multi30k"), 10_000, 4096, 200, schedule);
-    let tiny = ModelConfig::of_preset(Preset::Tiny);
+    let tiny = ModelConfig::from_preset(Preset::Tiny);
     let config = ModelConfig { dropout: 0.3, embedding_dropout: 0.3, ..tiny };
     let fused = task.losses(&config, Implementation::Fused, DType::F32);
     let reference = task.losses(&config, Implementation::Reference, DType::F32);

@@ -182,7 +182,8 @@ fn whatever_takes_a_corpus_takes_one_of_the_hub() {
     );
     let set = |split: &str| format!("{{ hub = \"o/set\", split = \"{split}\", {EN_DE} }}");
     let config = format!(
-        "extends = \"small.toml\"\n[data]\ntrain = [{}]\nvalid = {}\ntest = {}\n[valid]\nevery = 2\n[train]\nmax_updates = 2\n",
+        "extends = \"small.toml\"\n[data]\ntrain = [{}]\nvalid = {}\ntest = {}\n[valid]\nevery = 2\n[train]\n\
+         max_updates = 2\n",
         set("train"),
         set("validation"),
         set("test")
@@ -697,7 +698,10 @@ fn what_is_not_there_is_named_with_what_is() {
     // All problems are reported at once.
     bench.project.write(
         "two.toml",
-        format!("extends = \"small.toml\"\n[data]\ntrain = [{{ hub = \"o/none\", {TRAIN} }}, {{ hub = \"o/list\", {TRAIN} }}]\ntest = {{ hub = \"o/row\", split = \"test\", {EN_DE} }}\n"),
+        format!(
+            "extends = \"small.toml\"\n[data]\ntrain = [{{ hub = \"o/none\", {TRAIN} }}, {{ hub = \"o/list\", \
+             {TRAIN} }}]\ntest = {{ hub = \"o/row\", split = \"test\", {EN_DE} }}\n"
+        ),
     );
     let output = bench.mt(&["check", "--config", "two.toml"]);
     fails(
@@ -842,8 +846,8 @@ fn a_full_disk_is_named_and_nothing_is_lost() {
     std::fs::write(bench.project.path("part"), &contents[..20_000]).unwrap();
     let blobs = "hf/hub/datasets--o--set/blobs";
     let line = format!(
-        "mount -t tmpfs -o size=64k tmpfs hf && mkdir -p {blobs} && cp part {blobs}/{etag}.incomplete && {train}; code=$?; \
-         cp -r hf/hub kept; exit $code"
+        "mount -t tmpfs -o size=64k tmpfs hf && mkdir -p {blobs} && cp part {blobs}/{etag}.incomplete && {train}; \
+         code=$?; cp -r hf/hub kept; exit $code"
     );
     bench.project.write("full.sh", line);
     let run = |words: &[&str]| {

@@ -248,7 +248,8 @@ fn the_next_page_that_a_hub_names_is_not_asked_for() {
     let hub = Hostile::start(move |asked, stream| {
         let body = if asked.path.contains("/discussions") {
             serde_json::json!({ "discussions": [{ "num": 1, "title": "Adding `safetensors` variant of this model",
-                "status": "open", "isPullRequest": true, "author": { "name": "SFconvertbot" } }], "count": 1, "start": 0 })
+                "status": "open", "isPullRequest": true, "author": { "name": "SFconvertbot" } }], "count": 1,
+                "start": 0 })
             .to_string()
             .into_bytes()
         } else if asked.path.contains("/commits/") {

@@ -151,8 +151,8 @@ fn kill_and_resume(kills: u64, updates: u64) {
     }
     // How many were unseen depends on how busy the machine is; with nothing else on it, it is a few of two hundred.
     println!(
-        "{done} kills, {in_saves} of them in a save; {number} runs; at most {most_repeated} updates repeated; {unseen} kills lost \
-         more than an interval, and met no save"
+        "{done} kills, {in_saves} of them in a save; {number} runs; at most {most_repeated} updates repeated; {unseen} \
+         kills lost more than an interval, and met no save"
     );
     assert!(in_saves * 4 >= kills, "only {in_saves} of {done} kills met a save");
 }

@@ -221,7 +221,8 @@ fn all_modules_are_in_the_order_and_the_documentation_has_the_same() {
 
 #[test]
 fn comments_texts_and_tests_are_left_out() {
-    let text = "// crate::a\nuse crate::{b::{c, d}, e};\nlet x = \"crate::f\"; r#\"crate::g\"#;\nsuper::super::h::i();\n\
+    let text = "// crate::a\nuse crate::{b::{c, d}, e};\nlet x = \"crate::f\"; r#\"crate::g\"#;\n\
+                super::super::h::i();\n\
                 let y: &'static str = '\"'; crate::j\n#[cfg(test)]\nmod tests { use crate::k; }\ncrate::l::M; super::n";
     let mut found = Vec::new();
     used(&without_tests(&code(text), &mut Vec::new()), 2, |line, name| found.push((line, name.to_owned())));

@@ -105,7 +105,9 @@ fn tokenizers() {
     let large = json!({ "type": "Replace", "pattern": { "Regex": "" }, "content": "a".repeat(1000) });
     let prepend = json!({ "type": "Prepend", "prepend": "a".repeat(1000) });
     let precompiled = |table: &str| json!({ "type": "Precompiled", "precompiled_charsmap": table });
-    let expression = json!({ "type": "Split", "pattern": { "Regex": "(?=(a+)+$)(a|aa)+b" }, "behavior": "Isolated", "invert": false });
+    let expression = json!({
+        "type": "Split", "pattern": { "Regex": "(?=(a+)+$)(a|aa)+b" }, "behavior": "Isolated", "invert": false,
+    });
     let grows = "many times as long";
     let text = "a ".repeat(1000) + &"a".repeat(5000);
     for (what, key, step, words) in [

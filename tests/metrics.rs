@@ -146,7 +146,7 @@ fn golden_intervals_and_p_values_are_equal() {
                 let which = format!("{} with seed {seed}: {key} of system {system}", case["test"]);
                 let p_value = (system > 0).then(|| p_values[metric][system - 1]);
                 assert_eq!(p_value, theirs["p_value"].as_f64(), "{which}");
-                let interval = scores.as_ref().map(|scores| Interval::of(&scores[metric][system]));
+                let interval = scores.as_ref().map(|scores| Interval::from_scores(&scores[metric][system]));
                 let numbers = interval.map(|of| [of.mean, of.half_width]);
                 assert_eq!(numbers.is_some(), theirs["mean"].is_f64(), "{which}");
                 for (ours, what) in numbers.into_iter().flatten().zip(["mean", "interval"]) {

@@ -6,7 +6,7 @@ mod common;
 use candle_core::{Device, Tensor};
 use common::parity::{self, TOLERANCE};
 use common::{Golden, relative_error};
-use mt::infer::{ComputeType, Engine, of_model};
+use mt::infer::{ComputeType, Engine, model_values};
 use mt::ops::loss::{self, Targets};
 use mt::ops::{Implementation, Mode};
 
@@ -60,7 +60,7 @@ fn cached_steps_equal_the_whole_sequence() {
         let decoder = model.decoder().unwrap();
         let mut state = decoder.begin(&memory).unwrap();
         check("plain", &mut |tokens| decoder.step(&mut state, tokens, &sentences, &sentences).unwrap());
-        let engine = Engine::new(model.config(), &of_model(&model), ComputeType::F32).unwrap();
+        let engine = Engine::new(model.config(), &model_values(&model), ComputeType::F32).unwrap();
         let sources = source.ids.chunks_exact(source.length).zip(source.lengths.iter());
         let sources: Vec<&[u32]> = sources.map(|(row, &length)| &row[..length as usize]).collect();
         let mut session = engine.begin(engine.encode(&sources), None);

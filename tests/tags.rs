@@ -169,7 +169,8 @@ fn a_second_tag_is_told() {
         warned(&[args, &["--tag", "<2de>", input, "none.en"]].concat(), "");
         warned(&[args, &[input, "two.en"]].concat(), "");
     }
-    let tagged = "data.train=[{ source = \"none.en\", target = \"hyp\", tag = \"<2de>\" }, { source = \"two.en\", target = \"hyp\", tag = \"<2de>\" }]";
+    let tagged = "data.train=[{ source = \"none.en\", target = \"hyp\", tag = \"<2de>\" }, { source = \"two.en\", \
+                  target = \"hyp\", tag = \"<2de>\" }]";
     let check =
         stdout(&project.mt(&["check", "--config", "small.toml", "--run-dir", "other", "--set", tagged, "--set", TAGS]));
     let says = "about 25 % of the source lines begin with a tag, and the `tag` of their corpus puts another in front";

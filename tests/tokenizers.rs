@@ -131,7 +131,7 @@ fn what_a_file_cannot_do_is_refused() {
     let foreign = project("path = \"words.json\"");
     foreign.write(
         "words.json",
-        mt::data::tokenizer::Tokenizer::of_words(
+        mt::data::tokenizer::Tokenizer::from_words(
             ["<pad>", "</s>", "<unk>", "nothing"]
                 .iter()
                 .zip(0..)
@@ -307,7 +307,8 @@ fn codes_split_raw_text_and_translations_are_joined() {
 /// One vocabulary, but each language is split only into pieces that it has: what subword-nmt recommends.
 #[test]
 fn sides_with_one_vocabulary_may_be_split_differently() {
-    let tokenizer = "kind = \"subword-nmt\"\ncodes = \"bpe.codes\"\nvocabulary = \"vocab.en\"\ntarget_vocabulary = \"vocab.de\"\n\
+    let tokenizer = "kind = \"subword-nmt\"\ncodes = \"bpe.codes\"\nvocabulary = \"vocab.en\"\n\
+                     target_vocabulary = \"vocab.de\"\n\
                      vocabulary_threshold = 2\nvocab_size = 300\ndropout = 0.1";
     let project = project(tokenizer);
     project.write("bpe.codes", codes());
@@ -365,7 +366,8 @@ fn a_foreign_tokenizer_with_dropout_trains_reproducibly() {
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
         "pre_tokenizer": { "type": "WhitespaceSplit" }, "post_processor": null, "decoder": null,
         "model": {
-            "type": "BPE", "dropout": 0.5, "unk_token": "<unk>", "continuing_subword_prefix": null, "end_of_word_suffix": null,
+            "type": "BPE", "dropout": 0.5, "unk_token": "<unk>", "continuing_subword_prefix": null,
+            "end_of_word_suffix": null,
             "fuse_unk": false, "byte_fallback": false, "vocab": vocab,
             "merges": [["t", "h"], ["th", "e"], ["c", "a"], ["ca", "t"], ["d", "i"], ["di", "e"]],
         },

@@ -918,7 +918,7 @@ fn a_shortlist_is_learnt_from_files_that_are_named() {
     let tokenizers = mt::data::tokenizers::Tokenizers::load(&project.path("runs/small")).unwrap();
     let list = mt::decode::shortlist::Shortlist::load(&project.path("small"), &tokenizers).unwrap();
     let mut pieces = 0..tokenizers.source.vocab_size() as u32;
-    assert!(tokenizers.is_joint() && pieces.all(|piece| list.of(&[piece], &[], &[]).contains(&piece)));
+    assert!(tokenizers.is_joint() && pieces.all(|piece| list.tokens_for(&[piece], &[], &[]).contains(&piece)));
     fails(&make("none", &["--src", "other.en"]), 2, &["--tgt"]);
     fails(&make("other.de", &["--src", "other.en", "--tgt", "other.de"]), 2, &["same file"]);
 }

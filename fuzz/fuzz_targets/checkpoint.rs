@@ -1,4 +1,5 @@
-//! Any bytes as a model file and as a state: refused, or loaded completely. Any change of a file of a checkpoint: found.
+//! Any bytes as a model file and as a state: refused, or loaded completely. Any change of a file of a checkpoint:
+//! found.
 #![no_main]
 
 use std::fs;

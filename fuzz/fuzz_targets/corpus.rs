@@ -33,7 +33,7 @@ fuzz_target!(|bytes: (&[u8], &[u8])| {
 /// As `mt check` does.
 fn check(source: &Path, target: &Path) -> Result<Findings> {
     let mut sample = Sample::default();
-    let mut sampler = sample.of_corpus();
+    let mut sampler = sample.sampler();
     windows_of_files([source, target], |sides| sampler.add(&sides))?;
     let scripts = sampler.scripts();
     let words = sample.learn(false);

@@ -1,5 +1,5 @@
-//! Any text as the options, the vocabulary and the `decoder.yml` of a Marian model; and any bytes as its `.npz`, and as the
-//! `config.json` and weights of a `transformers` model.
+//! Any text as the options, the vocabulary and the `decoder.yml` of a Marian model; and any bytes as its `.npz`, and as
+//! the `config.json` and weights of a `transformers` model.
 #![no_main]
 
 use std::fs;

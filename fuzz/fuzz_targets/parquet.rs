@@ -329,7 +329,7 @@ fuzz_target!(|file: File| {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.parquet");
     std::fs::write(&path, bytes).unwrap();
-    match HubFiles::of_parquet(path, "en".into(), "de".into()).open(1.0) {
+    match HubFiles::from_parquet(path, "en".into(), "de".into()).open(1.0) {
         Ok(corpus) => assert!(!is_true || corpus.len() as i64 == rows),
         Err(error) => assert!(error.to_string().contains("t.parquet"), "{error}"),
     }

@@ -1,4 +1,5 @@
-//! Any bytes as a tokenizer.json, a SentencePiece model or our JSON of one, and any line through each that was accepted.
+//! Any bytes as a tokenizer.json, a SentencePiece model or our JSON of one, and any line through each that was
+//! accepted.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -9,7 +10,7 @@ fuzz_target!(|input: (&[u8], &str)| {
     let with_ids = |bytes: &[u8]| {
         let vocabulary = serde_json::json!(["</s>", "<unk>", "▁a", "a", ">>b<<", "<pad>"]);
         let ids = OwnIds { vocabulary, special: [5, 5, 0, 1], forbidden: vec![5], language_tags: true };
-        Tokenizer::of_sentencepiece(bytes, ids)
+        Tokenizer::from_sentencepiece(bytes, ids)
     };
     for tokenizer in [Tokenizer::from_bytes(bytes.to_vec()), with_ids(bytes)].into_iter().flatten() {
         for ids in [tokenizer.encode(line), tokenizer.encode_with_dropout(line, 0.5, 1)] {

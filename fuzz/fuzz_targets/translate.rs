@@ -31,17 +31,17 @@ static TRANSLATOR: LazyLock<Translator> = LazyLock::new(|| {
         encoder_layers: 1,
         decoder_layers: 1,
         max_length: 40,
-        ..ModelConfig::of_preset(Preset::Tiny)
+        ..ModelConfig::from_preset(Preset::Tiny)
     };
     let model = Transformer::new(&config, vocabulary(&tokenizers), &candle_core::Device::Cpu).unwrap();
     model.initialise(1).unwrap();
-    let neural = Neural::new(&model, SpecialTokens::of(&tokenizers)).unwrap();
+    let neural = Neural::new(&model, SpecialTokens::new(&tokenizers)).unwrap();
     Translator::new(vec![(neural, Reader::new(&config, &tokenizers).with_trained_length(20))])
 });
 
 fuzz_target!(|text: &str| {
     let lines: Vec<&str> = text.split('\n').take(8).collect();
-    let options = TranslateOptions { max_length: Some(6), ..TranslateOptions::of(&DecodeConfig::default()) };
+    let options = TranslateOptions { max_length: Some(6), ..TranslateOptions::from_config(&DecodeConfig::default()) };
     let together = TRANSLATOR.translate(&lines, &[], &options, |_| ()).unwrap();
     assert_eq!(together.len(), lines.len());
     for (line, translation) in lines.iter().zip(&together) {

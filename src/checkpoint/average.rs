@@ -21,10 +21,10 @@ pub fn average(directories: &[PathBuf], layout: &[Slot], flat: &mut [f32]) -> Re
     weighted_average(directories, &vec![1.0; directories.len()], layout, flat).map(|_| ())
 }
 
-/// As [`average`], where each model counts as much as its weight says: positive numbers, one for each directory.
-/// Returns how alike the models are: the mean cosine between the weights of two of them (but the output's bias), each
-/// pair counting as much as in the result's norm. Models of one training are near 1, those trained apart near 0, and
-/// their mean is of no use. 1 for a single model.
+/// Like [`average`], with a positive weight for each directory. Returns the similarity of the models: the mean cosine
+/// between the weights of two of them (without the output's bias), each pair with its share of the result's norm.
+/// Models of one training are near 1. Models trained apart are near 0, and their mean is of no use. 1 for a single
+/// model.
 ///
 /// # Errors
 /// As there.
@@ -71,10 +71,10 @@ fn mean(
         }
     }
     let mut mean =
-        Mean { sum: vec![0.0; CHUNK], values: vec![0.0; CHUNK], squares: vec![0.0; files.len()], of_sum: 0.0 };
+        Mean { sum: vec![0.0; CHUNK], values: vec![0.0; CHUNK], squares: vec![0.0; files.len()], sum_square: 0.0 };
     if problems.is_empty() {
         for (i, slot) in layout.iter().enumerate() {
-            mean.of_tensor(&mut files, weights, i, slot, slot.of(flat)?)?;
+            mean.average_tensor(&mut files, weights, i, slot, slot.slice(flat)?)?;
         }
     }
     problems.extend(files.into_iter().filter_map(|file| file.finish().err()));
@@ -83,12 +83,12 @@ fn mean(
 
 /// A mean while it is computed.
 struct Mean {
-    /// Buffers of one chunk: the weighted sum, and what is read.
+    /// Buffers of one chunk: the weighted sum, and the values read from a file.
     sum: Vec<f64>,
     values: Vec<f32>,
     /// The squared norm of each model, and of the weighted sum.
     squares: Vec<f64>,
-    of_sum: f64,
+    sum_square: f64,
 }
 
 impl Mean {
@@ -96,11 +96,11 @@ impl Mean {
     fn likeness(&self, weights: &[f64]) -> f64 {
         let norms: Vec<f64> = self.squares.iter().zip(weights).map(|(square, weight)| weight * square.sqrt()).collect();
         let alone: f64 = norms.iter().map(|norm| norm * norm).sum();
-        let of_pairs = norms.iter().sum::<f64>().powi(2) - alone;
-        if of_pairs > 0.0 { (self.of_sum - alone) / of_pairs } else { 1.0 }
+        let pairs = norms.iter().sum::<f64>().powi(2) - alone;
+        if pairs > 0.0 { (self.sum_square - alone) / pairs } else { 1.0 }
     }
 
-    fn of_tensor(
+    fn average_tensor(
         &mut self,
         files: &mut [TensorFile],
         weights: &[f64],
@@ -128,7 +128,7 @@ impl Mean {
             }
             for (out, sum) in out.iter_mut().zip(&self.sum) {
                 *out = (sum / total) as f32;
-                self.of_sum += if counts { sum * sum } else { 0.0 };
+                self.sum_square += if counts { sum * sum } else { 0.0 };
             }
         }
         for (file, bad) in files.iter_mut().zip(bad) {

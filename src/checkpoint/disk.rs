@@ -27,15 +27,15 @@ pub(super) struct HashingFile {
 }
 
 impl HashingFile {
-    /// A new file, in the place of whatever other file or link has this name.
+    /// A new file, which replaces any other file or link of this name.
     pub(super) fn create(folder: &Folder, name: &str) -> Result<Self> {
         let path = folder.path().join(name);
         let file = folder.create(name).map_err(|error| write_error(&path, error))?;
-        Ok(Self::of(file, path))
+        Ok(Self::new(file, path))
     }
 
     /// An empty file; errors call it `path`.
-    pub(super) fn of(file: File, path: PathBuf) -> Self {
+    pub(super) fn new(file: File, path: PathBuf) -> Self {
         Self { file, path, hash: Sha256::new(), size: 0 }
     }
 
@@ -58,7 +58,7 @@ impl HashingFile {
     }
 }
 
-/// The digest of what was hashed, in lower-case hexadecimal.
+/// The digest in lower-case hexadecimal.
 pub(super) fn hex(hash: Sha256) -> String {
     format!("{:x}", hash.finalize())
 }
@@ -102,7 +102,7 @@ pub(super) fn folder(path: &Path) -> Result<Folder> {
     Folder::open(path).map_err(|error| write_error(path, error))
 }
 
-/// The name that a file of a run or model directory has while it is written.
+/// The temporary name of a file of a run or model directory during writing.
 pub(super) fn temporary_name(name: &str) -> String {
     format!(".{name}.tmp")
 }
@@ -120,9 +120,9 @@ pub(super) fn sync_directory(directory: &Folder) -> Result<()> {
     unless_unsupported(directory.sync()).map_err(|error| write_error(directory.path(), error))
 }
 
-/// Makes success of the errors by which file systems say that they cannot sync a directory (some of shared folders,
-/// CIFS and FUSE): nothing can be done there, and that is no reason to end a run. PostgreSQL ignores such errors, too.
-/// Others, such as that of a failing disk, stay.
+/// Ignores the errors of file systems that cannot sync a directory (some shared folders, CIFS and FUSE): nothing can be
+/// done about them, and they are no reason to end a run. PostgreSQL ignores such errors, too. Others, such as that of a
+/// failing disk, stay errors.
 pub(super) fn unless_unsupported(synced: std::io::Result<()>) -> std::io::Result<()> {
     if let Err(error) = &synced
         && let Some(libc::EINVAL | libc::EBADF | libc::ENOTSUP | libc::ENOSYS) = error.raw_os_error()
@@ -137,7 +137,7 @@ pub(super) fn rename(folder: &Folder, from: impl AsRef<OsStr>, to: impl AsRef<Os
     folder.rename(from, &to).map_err(|error| write_error(&folder.path().join(to.as_ref()), error))
 }
 
-/// A temporary file or directory, removed unless it was renamed into place.
+/// A temporary file or directory, removed unless it got its final name.
 pub(super) struct Scratch<'a> {
     folder: &'a Folder,
     name: String,
@@ -173,7 +173,7 @@ impl Drop for Scratch<'_> {
 /// processes make the same one, the first to finish wins.
 ///
 /// # Errors
-/// It exists already, or something cannot be written.
+/// It exists already, or a file cannot be written.
 pub fn whole_directory(out: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     refuse_existing(out)?;
     let own_name = out.file_name().ok_or_else(|| Error::usage("this is not the name of a directory").at(out))?;
@@ -243,7 +243,7 @@ pub(super) fn remove_left_by_kills(parent: &Folder, name: &str) {
     }
 }
 
-/// A write error; on a full disk it says how much is free.
+/// A write error; for a full disk it has the free space.
 pub(crate) fn write_error(path: &Path, error: std::io::Error) -> Error {
     let is_full = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
     let error = Error::io("write", path, error);

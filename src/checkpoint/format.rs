@@ -26,7 +26,7 @@ const BYTES: usize = size_of::<f32>();
 /// Problems spelled out in one error; a model of another shape would list hundreds.
 const MAX_PROBLEMS: usize = 20;
 
-/// A tensor to be written.
+/// A tensor to write.
 #[derive(Clone, Copy, Debug)]
 pub struct NamedTensor<'a> {
     /// Its name in the file.
@@ -72,7 +72,7 @@ pub fn scale_name(name: &str) -> String {
     format!("{name}_scale")
 }
 
-/// A tensor to be read, and where it goes.
+/// A tensor to read, and its range of the flat buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Slot<'a> {
     /// Its name in the file.
@@ -85,7 +85,7 @@ pub struct Slot<'a> {
 
 impl Slot<'_> {
     /// Its part of the flat buffer.
-    pub(super) fn of<'f>(&self, flat: &'f mut [f32]) -> Result<&'f mut [f32]> {
+    pub(super) fn slice<'f>(&self, flat: &'f mut [f32]) -> Result<&'f mut [f32]> {
         let end = elements(self.shape).and_then(|n| n.checked_add(self.offset));
         end.and_then(|end| flat.get_mut(self.offset..end))
             .ok_or_else(|| Error::failure(format!("`{}` {:?} lies outside the parameters", self.name, self.shape)))
@@ -221,7 +221,7 @@ impl Stored {
 pub struct TensorFile {
     data: Data,
     /// One per slot; `None` if its tensor does not fit.
-    places: Vec<Option<Stored>>,
+    stored: Vec<Option<Stored>>,
     /// Elements of each slot.
     sizes: Vec<usize>,
     problems: Vec<String>,
@@ -237,24 +237,24 @@ impl TensorFile {
             true => header::invalid(path, "it is not a regular file"),
             false => Error::io("read the tensors", path, error),
         })?;
-        Self::of(Arc::new(file), path, layout)
+        Self::read_header(Arc::new(file), path, layout)
     }
 
     /// As [`Self::open`], of a file that is open already.
-    pub(super) fn of(file: Arc<File>, path: &Path, layout: &[Slot]) -> Result<Self> {
+    pub(super) fn read_header(file: Arc<File>, path: &Path, layout: &[Slot]) -> Result<Self> {
         let Header { data: start, tensors } = header::read(&file, path)?;
         let by_name: HashMap<&str, &TensorInfo> = tensors.iter().map(|(name, info)| (name.as_str(), info)).collect();
         let mut this = Self {
             data: Data { file, path: path.to_path_buf(), start, bytes: vec![0; CHUNK * BYTES] },
-            places: Vec::with_capacity(layout.len()),
+            stored: Vec::with_capacity(layout.len()),
             sizes: layout.iter().map(|slot| elements(slot.shape).unwrap_or(0)).collect(),
             problems: Vec::new(),
         };
         let mut expected = HashSet::new();
         for slot in layout {
-            let place = this.place(slot, &by_name, &mut expected)?;
-            this.problems.extend(place.as_ref().err().cloned());
-            this.places.push(place.ok());
+            let found = this.find(slot, &by_name, &mut expected)?;
+            this.problems.extend(found.as_ref().err().cloned());
+            this.stored.push(found.ok());
         }
         for (name, info) in tensors.iter().filter(|(name, _)| !expected.contains(name)) {
             this.problems.push(format!("superfluous: `{}` {:?}", in_one_line(name), info.shape));
@@ -266,19 +266,19 @@ impl TensorFile {
     pub(super) fn load_into(mut self, layout: &[Slot], flat: &mut [f32]) -> Result<()> {
         // In the order of the file, so that it is read from front to back.
         let mut order: Vec<usize> = (0..layout.len()).collect();
-        order.sort_unstable_by_key(|&i| self.places[i].as_ref().map(Stored::begin));
+        order.sort_unstable_by_key(|&i| self.stored[i].as_ref().map(Stored::begin));
         for i in order {
-            let values = layout[i].of(flat)?;
+            let values = layout[i].slice(flat)?;
             self.read(i, 0, values)?;
-            if self.places[i].is_some() {
+            if self.stored[i].is_some() {
                 self.note_non_finite(layout[i].name, non_finite(values));
             }
         }
         self.finish()
     }
 
-    /// Where a slot's data lies, or what is wrong with it; adds the names of its tensors to `expected`.
-    fn place(
+    /// The location of a slot's data, or its problem; adds the names of its tensors to `expected`.
+    fn find(
         &mut self,
         slot: &Slot,
         tensors: &HashMap<&str, &TensorInfo>,
@@ -308,7 +308,7 @@ impl TensorFile {
 
     /// Whether any of the tensors are 8-bit integers.
     pub fn is_quantised(&self) -> bool {
-        self.places.iter().flatten().any(|place| matches!(place, Stored::I8 { .. }))
+        self.stored.iter().flatten().any(|stored| matches!(stored, Stored::I8 { .. }))
     }
 
     /// Reads from slot `i`, beginning with its element `from`, as many values as `out` takes. A slot without a fitting
@@ -317,7 +317,7 @@ impl TensorFile {
     /// # Errors
     /// The file cannot be read.
     pub fn read(&mut self, i: usize, from: usize, out: &mut [f32]) -> Result<()> {
-        match self.places.get(i) {
+        match self.stored.get(i) {
             Some(Some(Stored::F32(begin))) => self.data.floats(begin + (from * BYTES) as u64, out),
             Some(Some(Stored::I8 { begin, scales, columns })) => {
                 let mut element = from;
@@ -340,7 +340,7 @@ impl TensorFile {
     /// The file cannot be read.
     pub fn parameter(&mut self, i: usize, name: &str) -> Result<Values> {
         let size = self.sizes[i];
-        if let Some(Stored::I8 { begin, scales, .. }) = &self.places[i] {
+        if let Some(Stored::I8 { begin, scales, .. }) = &self.stored[i] {
             let mut values = Vec::with_capacity(size);
             self.data.integers(*begin, size, |bytes| values.extend(bytes.iter().map(|byte| byte.cast_signed())))?;
             return Ok(Values::I8(Quantised { values, scales: scales.clone() }));
@@ -369,7 +369,7 @@ impl TensorFile {
     /// Compares the file with the layout before anything is allocated for it.
     ///
     /// # Errors
-    /// As far as they are known: tensors are missing, superfluous, of another shape or type, or hold NaN or infinities.
+    /// All problems found: tensors are missing, superfluous, of another shape or type, or hold NaN or infinities.
     pub fn check(&self) -> Result<()> {
         let count = self.problems.len();
         if count == 0 {
@@ -392,7 +392,7 @@ impl TensorFile {
 /// The part of the file after the header.
 #[derive(Debug)]
 struct Data {
-    /// Others may read it, too: each read says where.
+    /// Several readers may share it, so each read gives its offset.
     file: Arc<File>,
     path: PathBuf,
     /// Where the data begins.

@@ -16,7 +16,7 @@ use crate::limits::TENSOR_HEADER_BYTES;
 
 /// Bytes of the length with which the file begins.
 pub(super) const LENGTH_BYTES: u64 = 8;
-/// The key of what is said of the whole file.
+/// The key of the metadata of the whole file.
 pub(super) const METADATA_KEY: &str = "__metadata__";
 
 /// A header that was found valid.

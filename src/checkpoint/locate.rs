@@ -70,9 +70,9 @@ pub struct Located {
     pub model: PathBuf,
     /// The directory of that file.
     pub directory: PathBuf,
-    /// What it is, for example "best (update 1500)".
+    /// Its description, for example "best (update 1500)".
     pub what: String,
-    /// What was damaged and passed over, one line each, for the user to see.
+    /// Damaged models that were skipped, one line each, to show to the user.
     pub warnings: Vec<String>,
     /// The file that was verified: it can be read even if training removes the checkpoint now.
     file: Arc<File>,
@@ -84,7 +84,7 @@ impl Located {
     /// # Errors
     /// As [`TensorFile::open`].
     pub fn tensors(&self, layout: &[Slot]) -> Result<TensorFile> {
-        TensorFile::of(self.file.clone(), &self.model, layout)
+        TensorFile::read_header(self.file.clone(), &self.model, layout)
     }
 
     /// Fills `flat` from its weights.
@@ -133,15 +133,15 @@ pub(super) fn directories(run: &Path) -> Result<BTreeMap<u64, PathBuf>> {
         if let Some(step) = parse_step_name(name) {
             found.insert(step, entry.path());
         } else if let Some(step) = name.strip_prefix(REPLACED).and_then(parse_step_name) {
-            // Left by a crash between the two renames of a replacement: it counts if nothing has taken its place.
+            // Left by a crash between the two renames of a replacement: it counts if no new one exists.
             found.entry(step).or_insert_with(|| entry.path());
         }
     }
     Ok(found)
 }
 
-/// Whether an entry is a directory or a link to one, or cannot be looked at, as in a directory without permission: then
-/// it is there, and whoever needs it will be told what is wrong.
+/// Whether an entry is a directory or a link to one. An entry that cannot be examined, as in a directory without
+/// permission, counts as one: its reader gets the error later.
 fn may_be_directory(entry: &fs::DirEntry) -> bool {
     match entry.file_type() {
         Ok(kind) if !kind.is_symlink() => kind.is_dir(),
@@ -178,7 +178,7 @@ pub fn pointer(run: &Path, name: &str) -> Result<Option<u64>> {
 /// None with warnings means that there are checkpoints, but all are damaged.
 ///
 /// # Errors
-/// The directory cannot be listed; or a checkpoint cannot be read, which says nothing about what it holds.
+/// The directory cannot be listed; or a checkpoint cannot be read, so that its contents stay unknown.
 pub fn newest_valid(run: &Path) -> Result<(Option<Saved>, Vec<String>)> {
     let mut warnings = Vec::new();
     let newest = newest_verified(run, &mut warnings)?;
@@ -204,14 +204,14 @@ fn newest_verified(run: &Path, warnings: &mut Vec<String>) -> Result<Option<(Sav
     Ok(None)
 }
 
-/// What is wrong with a checkpoint itself, so that another may be used in its place, and this one be removed later.
+/// Returns the damage of a checkpoint itself, which allows to use another one instead, and to remove this one later.
 ///
 /// # Errors
-/// It is not damaged as far as is known, but cannot be read now, or by this version.
+/// The checkpoint is not known to be damaged, but cannot be read now, or not by this version.
 pub fn known_damage(error: Error) -> Result<Error> {
     match error {
         error if is_known_damage(&error) => Ok(error),
-        // It says what to do.
+        // It has help of its own.
         error if error.is_of_open_files() => Err(error),
         error if error.is_of_access() => {
             Err(error.help("make the checkpoint readable for this user; or move it away, to go on without it"))
@@ -223,25 +223,25 @@ pub fn known_damage(error: Error) -> Result<Error> {
     }
 }
 
-/// Whether an error says what is wrong with a checkpoint or model itself; otherwise it may be whole.
+/// Whether an error shows damage of a checkpoint or model itself; otherwise it may be whole.
 pub fn is_known_damage(error: &Error) -> bool {
     !(error.is_of_access() || error.may_pass() || error.is_of_version())
 }
 
-/// The checkpoints up to update `step` that were saved because `save_every` was due, and that of `step` itself; not
-/// those saved as the best, or by a signal. Each says whether it is regular; where it does not, `save_every` decides.
+/// The checkpoints up to update `step` that `save_every` made, and that of `step` itself; not those saved as the best,
+/// or after a signal. The state of each records whether it is regular; without a readable record, `save_every` decides.
 pub fn regular(run: &Path, save_every: u64, step: u64) -> Result<Vec<Saved>> {
     let is_regular = |(s, directory): &Saved| {
-        let said = read_state(directory).ok().and_then(|state| state["regular"].as_bool());
-        said.unwrap_or_else(|| s.is_multiple_of(save_every.max(1)))
+        let recorded = read_state(directory).ok().and_then(|state| state["regular"].as_bool());
+        recorded.unwrap_or_else(|| s.is_multiple_of(save_every.max(1)))
     };
     let mut checkpoints = list(run)?;
     checkpoints.retain(|saved| saved.0 > 0 && saved.0 <= step && (saved.0 == step || is_regular(saved)));
     Ok(checkpoints)
 }
 
-/// Looks into a run, and again if what was found is not sound but training has changed the run's checkpoints meanwhile:
-/// it may have removed what was being read.
+/// Looks into a run, and again if the result is not sound and training has changed the run's checkpoints meanwhile: it
+/// may have removed the one being read.
 pub fn look_again<T>(run: &Path, is_sound: impl Fn(&T) -> bool, mut look: impl FnMut() -> Result<T>) -> Result<T> {
     let state = || (directories(run).ok(), [BEST, LAST].map(|name| pointer(run, name).ok()));
     for _ in 1..LOOKS {
@@ -264,7 +264,7 @@ pub fn look_again<T>(run: &Path, is_sound: impl Fn(&T) -> bool, mut look: impl F
 /// named exactly, must be intact.
 ///
 /// # Errors
-/// There is no such model, or it is damaged; the help says what can be found.
+/// There is no such model, or it is damaged; the help lists those that exist.
 pub fn locate(dir: &Path, which: Option<Which>) -> Result<Located> {
     let is_there = dir.try_exists().map_err(|error| Error::io("look for the model", dir, error))?;
     if !is_there || !dir.is_dir() {
@@ -304,8 +304,8 @@ fn any(dir: &Path) -> Result<Located> {
                     return Err(error);
                 }
                 // Checkpoints need the same tokenizer, so naming one would not help.
-                let is_tokenizer = |place: &Location| {
-                    place.path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("tokenizer"))
+                let is_tokenizer = |location: &Location| {
+                    location.path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("tokenizer"))
                 };
                 if error.all().any(|one| one.location().is_some_and(is_tokenizer)) {
                     return Err(error.or_help("restore the file as training wrote it, from a copy"));
@@ -328,8 +328,8 @@ fn any(dir: &Path) -> Result<Located> {
     last(dir, warnings)
 }
 
-/// The end of a help that names a whole checkpoint of the run, the best one or else the newest, if there is one besides
-/// that of update `damaged`.
+/// The end of a help text, which names a whole checkpoint of the run other than that of update `damaged`: the best one,
+/// else the newest.
 fn other_checkpoint(dir: &Path, damaged: Option<u64>) -> String {
     let best = pointer(dir, BEST).ok().flatten();
     let newest_first = list(dir).unwrap_or_default().into_iter().rev().map(|(step, _)| step);
@@ -412,7 +412,7 @@ fn passed_over(what: &str, error: &Error) -> String {
     let reasons: Vec<String> = error
         .all()
         .map(|error| match error.location() {
-            Some(place) => format!("{} ({place})", error.what()),
+            Some(location) => format!("{} ({location})", error.what()),
             None => error.what().to_owned(),
         })
         .collect();
@@ -423,7 +423,7 @@ fn no_model(dir: &Path, why: &str) -> Error {
     Error::failure(format!("no model in {}: {why}", dir.display()))
 }
 
-/// What the user can ask for instead.
+/// The models that the user can choose instead.
 fn what_is_there(dir: &Path) -> String {
     let mut there = Vec::new();
     if has_final(dir) {

@@ -10,9 +10,9 @@
 //! }
 //! ```
 //!
-//! `run_files` is in checkpoints only, for files at the top of their run; `made_from` (not shown) says what a model was
-//! made from, unless that was training. `digest` is the SHA-256 of every byte before
-//! its own value; what follows it is fixed. So any changed byte shows.
+//! `run_files` is in checkpoints only, for files at the top of their run. `made_from` (not shown) is the origin of a
+//! model that training did not make. `digest` is the SHA-256 of every byte before its own value, and the bytes after it
+//! are fixed. So any changed byte is found.
 
 use std::fs::File;
 use std::io::{ErrorKind, Seek};
@@ -26,7 +26,7 @@ use crate::error::{Error, Result, check_directory};
 use crate::escape::quoted;
 use crate::{file, limits};
 
-/// The version of the files' format that is written and read. It covers the manifest and the files it lists.
+/// The version of the file format, which covers the manifest and the files it lists.
 pub const FORMAT_VERSION: u32 = 1;
 
 const DIGEST_KEY: &str = ",\n  \"digest\": \"";
@@ -35,7 +35,7 @@ const DIGEST_CHARACTERS: usize = 64;
 /// What to do if a checkpoint is no longer there.
 pub(super) const REMOVED: &str = "training has probably just removed it (`train.keep`): try again";
 
-/// A manifest that was read, or is to be written.
+/// A manifest, read from a file or to be written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// [`FORMAT_VERSION`] of the writer.
@@ -47,7 +47,7 @@ pub struct Manifest {
     /// In a checkpoint: the files at the top of its run that it needs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub run_files: Vec<FileEntry>,
-    /// In a model: what it was made from, if not by training.
+    /// In a model: its origin, if that is not training.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_from: Option<String>,
 }
@@ -115,7 +115,11 @@ fn other_version(format: u64, intact: bool) -> Error {
     let advice = if format > u64::from(FORMAT_VERSION) { "update mt" } else { "use the mt that wrote it" };
     let error =
         Error::failure(format!("written in format {format}, but this mt reads format {FORMAT_VERSION}; {advice}"));
-    if intact { error.of_version() } else { error.help("or the manifest is damaged: its digest does not match") }
+    if intact {
+        error.unsupported_version()
+    } else {
+        error.help("or the manifest is damaged: its digest does not match")
+    }
 }
 
 /// Checks `manifest.json` in `dir` (format version, its own digest) and the size and SHA-256 of every file it lists.
@@ -136,11 +140,11 @@ pub(super) fn verify_holding(dir: &Path, required: &[&str]) -> Result<Manifest> 
 pub(super) struct Opened {
     dir: PathBuf,
     manifest: Manifest,
-    /// What the manifest lists, or why it cannot be opened.
+    /// The files that the manifest lists, or the errors of opening them.
     files: Vec<(PathBuf, FileEntry, Result<File>)>,
 }
 
-/// What was opened, and found to be whole.
+/// The opened files, after a successful verification.
 pub(super) struct Verified {
     pub manifest: Manifest,
     /// Its `model.safetensors`, if it is listed.

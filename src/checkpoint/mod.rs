@@ -1,5 +1,5 @@
-//! Checkpoints and model directories: written so that a kill or a full disk loses nothing, read so that damage is
-//! found.
+//! Checkpoints and model directories. Writing loses nothing if the process is killed or the disk is full; reading finds
+//! damage.
 //!
 //! ```text
 //! RUN/checkpoints/step-00001000/{model.safetensors, optimizer.safetensors, state.json, manifest.json}
@@ -7,8 +7,8 @@
 //! RUN/{model.safetensors, manifest.json}    the final model, with the config.toml and tokenizers beside it
 //! ```
 //!
-//! A checkpoint is written into a temporary sibling, every file synced, then renamed: it is there whole or not at all.
-//! It counts only with a valid `manifest.json` ([`verify`]). Files are safetensors, JSON and text; nothing read here is
+//! A checkpoint is written into a temporary sibling, every file synced, then renamed: it exists whole or not at all. It
+//! counts only with a valid `manifest.json` ([`verify`]). Files are safetensors, JSON and text; nothing read here is
 //! trusted.
 //!
 //! [`mod@format`] is the tensor file, [`manifest`] the digests, `save` and `locate` the directories,
@@ -59,8 +59,8 @@ pub const BEST: &str = "best";
 /// The pointer to the last checkpoint.
 pub const LAST: &str = "last";
 
-/// A run directory that is written to. It was named by the user, but what lies in it may have been planted by another:
-/// files are never written through links in it, and directories only if the user allows it ([`Self::following_links`]).
+/// A run directory to write to. The user has named it, but another user may have planted links in it. Files are never
+/// written through links, and directories only if the user allows it ([`Self::following_links`]).
 #[derive(Clone, Copy, Debug)]
 pub struct RunPath<'a> {
     pub(crate) path: &'a Path,
@@ -101,7 +101,7 @@ pub fn read_state(dir: &Path) -> Result<serde_json::Value> {
     })
 }
 
-/// The run and the step, if the path is that of a checkpoint.
+/// The run and the step of a checkpoint's path; `None` for other paths.
 pub fn run_and_step(directory: &Path) -> Option<(&Path, u64)> {
     let step = parse_step_name(directory.file_name()?.to_str()?)?;
     let checkpoints = directory.parent()?;
@@ -110,7 +110,7 @@ pub fn run_and_step(directory: &Path) -> Option<(&Path, u64)> {
     Some((if run.as_os_str().is_empty() { Path::new(".") } else { run }, step))
 }
 
-/// What a path names: a model or run directory, or one checkpoint of a run, whose step is then returned too.
+/// Interprets a path: a model or run directory, or one checkpoint of a run, whose step is also returned.
 pub fn directory_and_step(named: &Path) -> (&Path, Option<Which>) {
     match run_and_step(named) {
         Some((run, step)) if !named.join(CONFIG_FILE).exists() => (run, Some(Which::Step(step))),
@@ -126,13 +126,13 @@ fn step_name(step: u64) -> String {
     format!("step-{step:08}")
 }
 
-/// Whether a directory of this name is a checkpoint, also one that is being written, replaced or removed.
+/// Whether a directory of this name is a checkpoint, also during writing, replacing or removing.
 pub fn is_checkpoint_name(name: &str) -> bool {
     let bare = [save::TEMPORARY, save::REPLACED].into_iter().find_map(|prefix| name.strip_prefix(prefix));
     parse_step_name(bare.unwrap_or(name)).is_some()
 }
 
-/// The step that a name written by [`step_name`] means; none for any other name.
+/// The step of a name from [`step_name`]; `None` for any other name.
 fn parse_step_name(name: &str) -> Option<u64> {
     let step = name.strip_prefix("step-")?.parse().ok()?;
     (step_name(step) == name).then_some(step)

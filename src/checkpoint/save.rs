@@ -17,19 +17,19 @@ use crate::data::tokenizers;
 use crate::error::{Error, Result};
 use crate::file::{Folder, Links, Staged};
 
-/// Prefix of the name of a checkpoint that is being written or removed.
+/// Prefix of a checkpoint's name during writing or removing.
 pub(super) const TEMPORARY: &str = ".tmp-";
-/// Prefix of the name of a checkpoint that is being replaced. It still counts until one without the prefix exists.
+/// Prefix of a checkpoint's name during replacing. It counts until one without the prefix exists.
 pub(super) const REPLACED: &str = ".old-";
 
 /// Writes the checkpoint of `step` and returns its directory.
 ///
 /// It is written to a temporary sibling, every file synced, renamed, and the parent directory synced: a crash at any
 /// moment leaves it whole or absent, and the checkpoints before it untouched. Its manifest covers the run's tokenizers
-/// too. An existing checkpoint of that step is replaced as safely. The run directory must be there: it may have been
-/// moved away, and is not made again. What earlier crashes left behind is removed first, so that it
-/// takes no space from this one. Tensors are stored in the order given. A run may have only one save at a time. Links
-/// in the run directory are not followed, unless [`RunPath`] allows it for directories.
+/// too. An existing checkpoint of that step is replaced as safely. The run directory must exist: it may have been moved
+/// away, and is not made again. Leftovers of earlier crashes are removed first, to free their space. Tensors are stored
+/// in the given order. A run may have only one save at a time. Links in the run directory are not followed, unless
+/// [`RunPath`] allows it for directories.
 ///
 /// # Errors
 /// The disk is full, the directory cannot be written, or a tensor holds NaN or infinities, which loading would refuse.
@@ -107,10 +107,10 @@ fn clean_up(run: &Folder, checkpoints: &Folder) {
 /// Writes the final model to the top of a model directory: `model.safetensors`, and a `manifest.json` that also covers
 /// the `config.toml` and tokenizers found there, so write these first.
 ///
-/// Each file is written beside its place, synced and renamed, and the old manifest goes before the old model: a reader
-/// finds a whole model or one that is "not complete", never a torn one.
+/// Each file is written under a temporary name, synced and renamed, and the old manifest goes before the old model: a
+/// reader finds a whole model or one that is "not complete", never a torn one.
 ///
-/// `made_from` says what the model was made from, if not by training.
+/// `made_from` is the origin of a model that training did not make.
 ///
 /// # Errors
 /// As [`save`].
@@ -126,7 +126,7 @@ pub fn save_model(dir: &Path, model: &[NamedTensor], made_from: Option<&str>) ->
     let (of_model, of_manifest) =
         (|error| disk::write_error(&at_model, error), |error| disk::write_error(&at_manifest, error));
     let weights = folder.stage(MODEL_FILE, &disk::temporary_name(MODEL_FILE)).map_err(of_model)?;
-    let file = HashingFile::of(weights.file().try_clone().map_err(of_model)?, at_model.clone());
+    let file = HashingFile::new(weights.file().try_clone().map_err(of_model)?, at_model.clone());
     files.push(format::write(file, MODEL_FILE, model, &[])?);
     let contents = Manifest { made_from: made_from.map(str::to_owned), ..Manifest::new(files, Vec::new()) }.render()?;
     let manifest = folder.stage(MANIFEST_FILE, &disk::temporary_name(MANIFEST_FILE)).map_err(of_manifest)?;
@@ -134,8 +134,8 @@ pub fn save_model(dir: &Path, model: &[NamedTensor], made_from: Option<&str>) ->
 
     folder.remove(MANIFEST_FILE).map_err(of_manifest)?;
     disk::sync_directory(&folder)?;
-    weights.place().map_err(of_model)?;
-    manifest.place().map_err(of_manifest)?;
+    weights.persist().map_err(of_model)?;
+    manifest.persist().map_err(of_manifest)?;
     disk::sync_directory(&folder)
 }
 
@@ -165,11 +165,11 @@ pub fn set_pointer(run: &Path, name: &str, step: u64) -> Result<()> {
     }
     let _guard = disk::replacing();
     let folder = disk::folder(run)?;
-    staged_pointer(&folder, name, step)?.place().map_err(|error| disk::write_error(&run.join(name), error))?;
+    staged_pointer(&folder, name, step)?.persist().map_err(|error| disk::write_error(&run.join(name), error))?;
     disk::sync_directory(&folder)
 }
 
-/// A pointer that is on disk, but not in its place yet. There must be such a checkpoint.
+/// A pointer that is on disk, but has not got its final name yet. The checkpoint must exist.
 pub(crate) fn staged_pointer(run: &Folder, name: &str, step: u64) -> Result<Staged> {
     let staged = run.stage(name, &disk::temporary_name(name));
     let staged = staged.and_then(|staged| staged.filled(format!("{}\n", step_name(step)).as_bytes()));
@@ -178,10 +178,10 @@ pub(crate) fn staged_pointer(run: &Folder, name: &str, step: u64) -> Result<Stag
 
 /// Removes old checkpoints of a run that has just saved `step`, except the newest `keep` (at least one), those of the
 /// steps in `protect`, and those that the pointers `best` and `last` name. Those after `step` go first: a resume has
-/// passed over them because they are damaged, and they would count as newer than what has been trained since.
+/// passed over them because they are damaged, and they would count as newer than the checkpoints since.
 ///
 /// # Errors
-/// A pointer is damaged: nothing is removed then, since it might name any of them. Or a checkpoint cannot be removed.
+/// A pointer is damaged, and could name any checkpoint, so none is removed. Or a checkpoint cannot be removed.
 pub fn prune<'a>(run: impl Into<RunPath<'a>>, step: u64, keep: usize, protect: &[u64]) -> Result<()> {
     let run = run.into();
     let pointers = [pointer(run.path, BEST)?, pointer(run.path, LAST)?];

@@ -1,4 +1,4 @@
-//! When to colour what is printed.
+//! When to colour the output.
 
 use std::ffi::OsString;
 
@@ -18,7 +18,7 @@ pub enum Color {
 
 impl Color {
     /// The last `--color` among arguments that are not parsed yet: what parsing them prints is coloured accordingly.
-    pub(super) fn of(arguments: &[OsString]) -> Self {
+    pub(super) fn from_arguments(arguments: &[OsString]) -> Self {
         let (mut color, mut previous) = (Self::Auto, "");
         let words = arguments.iter().map(|argument| argument.to_str().unwrap_or_default());
         for word in words.take_while(|word| *word != "--") {
@@ -59,7 +59,7 @@ mod tests {
             ("mt translate --colors=never", Color::Auto),
         ] {
             let words: Vec<OsString> = arguments.split(' ').map(OsString::from).collect();
-            assert_eq!(Color::of(&words), color, "{arguments}");
+            assert_eq!(Color::from_arguments(&words), color, "{arguments}");
         }
     }
 }

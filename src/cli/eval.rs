@@ -27,7 +27,8 @@ pub struct EvalArgs {
     pub reference: Vec<PathBuf>,
     /// Fetch data sets of the hub that the model's configuration names as its test set, with your token
     ///
-    /// Without this flag a model, which may be another's, only has files read, and which ones is told.
+    /// Without this flag, a model, which may come from somebody else, may only have files read, and each one is
+    /// reported.
     #[arg(long, conflicts_with_all = ["src", "hyp"])]
     pub trust_model_data: bool,
     /// Score these translations, without a model; several files are several systems, - is stdin
@@ -88,7 +89,10 @@ pub struct SignificanceArgs {
     #[arg(long, help_heading = "Significance")]
     pub confidence: bool,
     /// Number of bootstrap samples for --confidence
-    #[arg(long, requires = "confidence", default_value_t = 1000, value_name = "N", help_heading = "Significance", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(
+        long, requires = "confidence", default_value_t = 1000, value_name = "N", help_heading = "Significance",
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000)
+    )]
     pub confidence_n: u32,
     /// Test each of several --hyp or --model against the first by paired bootstrap resampling
     ///
@@ -96,7 +100,10 @@ pub struct SignificanceArgs {
     #[arg(long, help_heading = "Significance", conflicts_with_all = ["confidence", "paired_ar"])]
     pub paired_bs: bool,
     /// Number of bootstrap samples for --paired-bs
-    #[arg(long, requires = "paired_bs", default_value_t = 1000, value_name = "N", help_heading = "Significance", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(
+        long, requires = "paired_bs", default_value_t = 1000, value_name = "N", help_heading = "Significance",
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000)
+    )]
     pub paired_bs_n: u32,
     /// Test each of several --hyp or --model against the first by approximate randomisation
     ///
@@ -104,6 +111,9 @@ pub struct SignificanceArgs {
     #[arg(long, help_heading = "Significance", conflicts_with = "confidence")]
     pub paired_ar: bool,
     /// Number of trials for --paired-ar
-    #[arg(long, requires = "paired_ar", default_value_t = 10_000, value_name = "N", help_heading = "Significance", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(
+        long, requires = "paired_ar", default_value_t = 10_000, value_name = "N", help_heading = "Significance",
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000)
+    )]
     pub paired_ar_n: u32,
 }

@@ -8,7 +8,7 @@ use clap::{Command, Error};
 
 use crate::config::{instead_of, keys_called};
 
-/// clap's error, or one that says more.
+/// clap's error, or a more helpful one.
 pub(super) fn explained(error: Error, command: &Command, arguments: &[OsString]) -> Error {
     match error.kind() {
         ErrorKind::MissingRequiredArgument => without_flag(error, command, arguments),
@@ -89,10 +89,10 @@ mod tests {
     use super::super::Cli;
     use super::*;
 
-    /// What is said about a wrong command line.
-    fn said(line: &str) -> String {
+    /// The message about a wrong command line.
+    fn message(line: &str) -> String {
         let words: Vec<OsString> = line.split(' ').map(Into::into).collect();
-        Cli::of(&words).unwrap_err().to_string()
+        Cli::from_arguments(&words).unwrap_err().to_string()
     }
 
     #[test]
@@ -103,36 +103,36 @@ mod tests {
             ("--max-updates", "`--set train.max_updates=VALUE`"),
             ("--beam-size", "`--set decode.beam=VALUE` or `--set valid.beam=VALUE`"),
         ] {
-            let said = said(&format!("mt -q train --config a.toml {option} 3"));
+            let text = message(&format!("mt -q train --config a.toml {option} 3"));
             let option = option.split('=').next().unwrap();
             let help = format!("for a key of the configuration, give {help}");
-            assert_eq!(said, format!("error: unexpected argument {option}\n  help: {help}\n"));
+            assert_eq!(text, format!("error: unexpected argument {option}\n  help: {help}\n"));
         }
-        assert!(said("mt info --config a.toml").ends_with("help: name the file without --config: `mt info FILE`\n"));
+        assert!(message("mt info --config a.toml").ends_with("help: name the file without --config: `mt info FILE`\n"));
         assert!(
-            said("mt train -q a.toml")
+            message("mt train -q a.toml")
                 .ends_with("help: name a configuration with --config: `mt train --config a.toml`\n")
         );
-        assert!(!said("mt train text").contains("help: name"));
-        assert!(said("mt train --save-dir x").ends_with("on the command line: `--run-dir DIR`\n"));
-        // Where there is no `--set`, and what is no key.
+        assert!(!message("mt train text").contains("help: name"));
+        assert!(message("mt train --save-dir x").ends_with("on the command line: `--run-dir DIR`\n"));
+        // Commands without `--set`, and names that are no keys.
         for line in ["mt translate --lr 3", "mt train --config a.toml --nothing"] {
-            assert!(!said(line).contains("--set"), "{line}");
+            assert!(!message(line).contains("--set"), "{line}");
         }
     }
 
     #[test]
     fn a_command_of_others_is_named() {
-        let said_of = |word: &str| said(&format!("mt {word} --config a.toml"));
+        let message_of = |word: &str| message(&format!("mt {word} --config a.toml"));
         for (ours, names) in COMMANDS {
             assert!(Cli::command().find_subcommand(ours).is_some(), "{ours}");
             for theirs in *names {
                 assert!(Cli::command().find_subcommand(theirs).is_none(), "{theirs}");
                 let help = format!("help: the command for that is `mt {ours}`");
-                assert_eq!(said_of(theirs), format!("error: unrecognized subcommand {theirs}\n  {help}\n"));
+                assert_eq!(message_of(theirs), format!("error: unrecognized subcommand {theirs}\n  {help}\n"));
             }
         }
-        assert!(said_of("trian").contains("'train'"));
+        assert!(message_of("trian").contains("'train'"));
     }
 
     #[test]
@@ -141,9 +141,9 @@ mod tests {
             [("--chrf-word-order", "--chrf"), ("--ter-no-punct", "--ter"), ("--paired-bs-n", "--paired-bs")]
         {
             let value = if flag == "--ter" { "" } else { "=2" };
-            let said = said(&format!("mt eval --hyp a --ref b {option}{value}"));
-            assert_eq!(said, format!("error: {option} is an option of {flag}\n  help: add {flag}\n"));
+            let text = message(&format!("mt eval --hyp a --ref b {option}{value}"));
+            assert_eq!(text, format!("error: {option} is an option of {flag}\n  help: add {flag}\n"));
         }
-        assert!(said("mt average runs/a --last 3").contains("--out <DIR>"));
+        assert!(message("mt average runs/a --last 3").contains("--out <DIR>"));
     }
 }

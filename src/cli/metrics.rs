@@ -70,15 +70,15 @@ pub struct MetricArgs {
 }
 
 impl MetricArgs {
-    /// How BLEU is computed: by the flags, and by `unsaid` for flags not given. For single sentences, n-gram orders
+    /// How BLEU is computed: by the flags, and by `defaults` for flags not given. For single sentences, n-gram orders
     /// longer than the sentence do not count.
     ///
     /// # Errors
     /// An option is impossible; exit code 2.
-    pub fn bleu(&self, sentence_level: bool, unsaid: &BleuOptions) -> Result<BleuOptions> {
+    pub fn bleu(&self, sentence_level: bool, defaults: &BleuOptions) -> Result<BleuOptions> {
         Ok(BleuOptions {
-            tokenize: self.tokenize.as_deref().map(str::parse).transpose()?.unwrap_or(unsaid.tokenize),
-            lowercase: self.lowercase || unsaid.lowercase,
+            tokenize: self.tokenize.as_deref().map(str::parse).transpose()?.unwrap_or(defaults.tokenize),
+            lowercase: self.lowercase || defaults.lowercase,
             smooth: Smooth::new(self.smooth.as_deref().unwrap_or("exp"), self.smooth_value)?,
             effective_order: sentence_level,
         })
@@ -112,20 +112,20 @@ impl MetricArgs {
 
     /// A note if case is ignored though no flag says so: what ignores it, and why.
     #[must_use]
-    pub fn case_note(&self, unsaid: &BleuOptions, systems: usize) -> Option<String> {
+    pub fn case_note(&self, defaults: &BleuOptions, systems: usize) -> Option<String> {
         let ignoring = [("BLEU", self.wants_bleu() && !self.lowercase), ("chrF", self.chrf && !self.chrf_lowercase)];
         let ignoring: Vec<&str> = ignoring.into_iter().filter(|(_, is_new)| *is_new).map(|(name, _)| name).collect();
         let is = if ignoring.len() > 1 { "are" } else { "is" };
         let model = if systems > 1 { "a model" } else { "the model" };
         let what =
             format!("{model} writes lower case: {} {is} computed ignoring case (case:lc)", ignoring.join(" and "));
-        (unsaid.lowercase && !ignoring.is_empty()).then_some(what)
+        (defaults.lowercase && !ignoring.is_empty()).then_some(what)
     }
 
     /// The metrics in the order of the output: BLEU, chrF, TER; BLEU if none is asked for. chrF, too, ignores case if
-    /// `unsaid` does.
+    /// `defaults` does.
     #[must_use]
-    pub fn chosen(&self, bleu: BleuOptions, unsaid: &BleuOptions) -> Vec<Box<dyn Metric>> {
+    pub fn chosen(&self, bleu: BleuOptions, defaults: &BleuOptions) -> Vec<Box<dyn Metric>> {
         // All by name, so that none is forgotten here; `wants_bleu`, `idle` and `case_note` look at some of them, too.
         let Self {
             chrf,
@@ -160,7 +160,7 @@ impl MetricArgs {
                 word_order: chrf_word_order.into(),
                 beta: chrf_beta,
                 whitespace: chrf_whitespace,
-                lowercase: chrf_lowercase || unsaid.lowercase,
+                lowercase: chrf_lowercase || defaults.lowercase,
                 eps_smoothing: chrf_eps_smoothing,
             }));
         }
@@ -185,10 +185,10 @@ mod tests {
     fn metrics_of(flags: &str, lowercase: bool) -> (Vec<Box<dyn Metric>>, Option<String>) {
         let command = format!("mt eval --model m {flags}");
         let words: Vec<std::ffi::OsString> = command.split_whitespace().map(Into::into).collect();
-        let Command::Eval(args) = Cli::of(&words).unwrap().command else { panic!("{command}") };
-        let unsaid = BleuOptions { lowercase, ..BleuOptions::default() };
-        let metrics = args.metrics.chosen(args.metrics.bleu(false, &unsaid).unwrap(), &unsaid);
-        (metrics, args.metrics.case_note(&unsaid, 1))
+        let Command::Eval(args) = Cli::from_arguments(&words).unwrap().command else { panic!("{command}") };
+        let defaults = BleuOptions { lowercase, ..BleuOptions::default() };
+        let metrics = args.metrics.chosen(args.metrics.bleu(false, &defaults).unwrap(), &defaults);
+        (metrics, args.metrics.case_note(&defaults, 1))
     }
 
     /// Whether each metric ignores case, and the note.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::of_list;
+use super::parse_number;
 use crate::interop::export::Format;
 use crate::interop::import;
 
@@ -21,11 +21,11 @@ pub struct AverageArgs {
     #[arg(long, value_name = "N", conflicts_with_all = ["last", "checkpoints"])]
     pub best: Option<usize>,
     /// Average the checkpoints of these updates, separated by commas
-    #[arg(long, value_name = "STEP", value_delimiter = ',', value_parser = of_list::<u64>)]
+    #[arg(long, value_name = "STEP", value_delimiter = ',', value_parser = parse_number::<u64>)]
     pub checkpoints: Vec<u64>,
     /// How much each of several models counts, such as 0.7,0.3 [default: all the same]
     #[arg(long, value_name = "W", value_delimiter = ',', conflicts_with_all = ["last", "best", "checkpoints"],
-        allow_hyphen_values = true, value_parser = of_list::<f64>)]
+        allow_hyphen_values = true, value_parser = parse_number::<f64>)]
     pub weights: Vec<f64>,
     /// Directory of the new model
     #[arg(long, value_name = "DIR")]

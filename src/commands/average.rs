@@ -29,7 +29,7 @@ type Checkpoints = Vec<(u64, PathBuf)>;
 pub(super) fn run(args: &AverageArgs, common: &Common) -> Result<()> {
     let are_named = args.last.is_some() || args.best.is_some() || !args.checkpoints.is_empty();
     match &args.models[..] {
-        [run] if are_named => of_run(run, args, common),
+        [run] if are_named => average_run(run, args, common),
         [_] => {
             let error = Error::usage("it is not said what to average");
             Err(error.help("of a run, --last N, --best N or --checkpoints STEP,STEP; or name several models"))
@@ -42,12 +42,12 @@ pub(super) fn run(args: &AverageArgs, common: &Common) -> Result<()> {
                 "name one; or several models, each by its directory (a checkpoint is runs/NAME/checkpoints/step-…)",
             ))
         }
-        models => of_models(models, args, common),
+        models => average_models(models, args, common),
     }
 }
 
 /// Averages checkpoints of a run.
-fn of_run(run: &Path, args: &AverageArgs, common: &Common) -> Result<()> {
+fn average_run(run: &Path, args: &AverageArgs, common: &Common) -> Result<()> {
     let config = config_of(run)?;
     refuse_taken(&args.out)?;
     let tokenizers = Tokenizers::load(run)?;
@@ -57,8 +57,8 @@ fn of_run(run: &Path, args: &AverageArgs, common: &Common) -> Result<()> {
     let average = || {
         let chosen = match (args.last, args.best) {
             (Some(wanted), _) => last(wanted, run, &config)?,
-            (None, Some(wanted)) => of_updates(&best(wanted, run)?, run)?,
-            (None, None) => of_updates(&args.checkpoints, run)?,
+            (None, Some(wanted)) => checkpoints_of_updates(&best(wanted, run)?, run)?,
+            (None, None) => checkpoints_of_updates(&args.checkpoints, run)?,
         };
         let directories: Vec<_> = chosen.iter().map(|(_, path)| path.clone()).collect();
         for directory in &directories {
@@ -85,7 +85,7 @@ fn of_run(run: &Path, args: &AverageArgs, common: &Common) -> Result<()> {
 }
 
 /// Averages models of one shape and vocabulary.
-fn of_models(models: &[PathBuf], args: &AverageArgs, common: &Common) -> Result<()> {
+fn average_models(models: &[PathBuf], args: &AverageArgs, common: &Common) -> Result<()> {
     refuse_taken(&args.out)?;
     check_weights(&args.weights, models.len())?;
     let weights = if args.weights.is_empty() { vec![1.0; models.len()] } else { args.weights.clone() };
@@ -135,7 +135,7 @@ fn of_models(models: &[PathBuf], args: &AverageArgs, common: &Common) -> Result<
     Ok(())
 }
 
-/// Says what was made, and that nobody knows yet how good it is.
+/// Reports the new model, and that its quality is not known yet.
 fn tell(averaged: &str, out: &Path) {
     let out = out.display();
     info(format_args!("averaged {averaged} into {out}"));
@@ -146,14 +146,15 @@ fn tell(averaged: &str, out: &Path) {
 fn warn_if_apart(likeness: f64) {
     if likeness < TRAINED_APART {
         warning(format_args!(
-            "these models have little in common (the mean cosine between their weights is {likeness:.2}): the mean of models \
-             trained apart is of no use. It is meant for checkpoints of one run whose model hardly changes any more, or a model and \
-             what it became in fine-tuning; others can translate together: mt translate --model A --model B"
+            "these models have little in common (the mean cosine between their weights is {likeness:.2}): the mean of \
+             models trained apart is of no use. It is meant for checkpoints of one run whose model hardly changes any \
+             more, or a model and what it became in fine-tuning; others can translate together: mt translate --model A \
+             --model B"
         ));
     }
 }
 
-/// Whether the weights of two models mean something else if a key has another value in one of them.
+/// Whether the weights of two models have different meanings if they differ in this key.
 fn changes_weights(key: &str, one: &Config, other: &Config) -> bool {
     let both = |kind: PositionKind| [one, other].iter().all(|config| config.model.positions == kind);
     match key {
@@ -246,7 +247,7 @@ fn best(wanted: usize, run: &Path) -> Result<Vec<u64>> {
 }
 
 /// The checkpoints of the updates given by flags, each once.
-fn of_updates(updates: &[u64], run: &Path) -> Result<Checkpoints> {
+fn checkpoints_of_updates(updates: &[u64], run: &Path) -> Result<Checkpoints> {
     let there = checkpoint::list(run)?;
     if there.is_empty() {
         return Err(no_checkpoints(run));

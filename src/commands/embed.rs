@@ -23,7 +23,7 @@ use crate::model::pooling::Pooling;
 
 /// Writes one vector for each line, in order: as JSON, or all together as the tensor `embeddings` [lines, D].
 pub(super) fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
-    let pooling = Pooling::of_flag("--pool", &args.pool)?;
+    let pooling = Pooling::from_flag("--pool", &args.pool)?;
     if args.batch_tokens == Some(0) {
         return Err(Error::usage("--batch-tokens must be at least 1"));
     }
@@ -36,8 +36,8 @@ pub(super) fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
     refuse_inputs(args.output.as_deref(), lines.path().into_iter().chain(of_model.iter().map(PathBuf::as_path)))?;
     let is_tensor = |path: &&Path| path.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors"));
     let tensor_file = args.output.as_deref().filter(is_tensor);
-    // Opening empties the output file, so first make sure that the input can be read. A tensor is written only at the
-    // end.
+    // Opening the output file empties it, so make sure first that the input can be read. A tensor file is written only
+    // at the end.
     let mut window = lines.next()?;
     let mut output = match tensor_file {
         Some(path) => refuse_unwritable(path).map(|()| None)?,
@@ -61,8 +61,8 @@ pub(super) fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
             Some(output) => {
                 let result = written.write(vectors.len(), || {
                     vectors.iter().try_for_each(|vector| output.json(&serde_json::json!(vector)))?;
-                    let of_cut = of_cut(&cut, count, lines.name());
-                    written.note([lines.warnings(), tags.warnings(), of_cut.into_iter().collect()].concat());
+                    let shortened = cut_warning(&cut, count, lines.name());
+                    written.note([lines.warnings(), tags.warnings(), shortened.into_iter().collect()].concat());
                     output.flush()
                 });
                 result.map_err(|error| written.how_far(error, output.cut_back()))?;
@@ -80,12 +80,12 @@ pub(super) fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
     }
     lines.warnings().into_iter().for_each(warning);
     tags.warnings().into_iter().for_each(warning);
-    of_cut(&cut, count, lines.name()).into_iter().for_each(warning);
+    cut_warning(&cut, count, lines.name()).into_iter().for_each(warning);
     refused.map_or(Ok(()), Err)
 }
 
 /// A warning about lines that were cut, out of `all` lines of an input.
-fn of_cut(cut: &[usize], all: usize, name: &Path) -> Option<String> {
+fn cut_warning(cut: &[usize], all: usize, name: &Path) -> Option<String> {
     /// The most that are named.
     const MOST: usize = 20;
     let lines_are = match (cut.len(), all) {
@@ -94,9 +94,9 @@ fn of_cut(cut: &[usize], all: usize, name: &Path) -> Option<String> {
         (1, _) => format!("1 of {all} lines is"),
         (n, _) => format!("{n} of {all} lines are"),
     };
-    let places: String = cut.iter().take(MOST).map(|line| format!("\n  --> {}:{line}", name.display())).collect();
+    let locations: String = cut.iter().take(MOST).map(|line| format!("\n  --> {}:{line}", name.display())).collect();
     let more = if cut.len() > MOST { format!("\n  and {} more", cut.len() - MOST) } else { String::new() };
-    Some(format!("{lines_are} longer than model.max_length: only the beginning was used{places}{more}"))
+    Some(format!("{lines_are} longer than model.max_length: only the beginning was used{locations}{more}"))
 }
 
 /// Vectors of lines, in order, and the indices of the lines that were cut.

@@ -11,8 +11,8 @@ use crate::interop::export::{Format, Model, ct2};
 
 /// Writes a model in the format of another program.
 pub(super) fn run(args: &ExportArgs, common: &Common) -> Result<()> {
-    let format = Format::of_flag("--format", &args.format)?;
-    let quantization = ct2::Quantization::of_flag("--quantization", &args.quantization)?;
+    let format = Format::from_flag("--format", &args.format)?;
+    let quantization = ct2::Quantization::from_flag("--quantization", &args.quantization)?;
     if format != Format::Ct2 && quantization != ct2::Quantization::Float32 {
         return Err(Error::usage(format!("--quantization {quantization} is for --format ct2")).help("leave it out"));
     }

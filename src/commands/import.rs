@@ -9,7 +9,7 @@ use crate::escape::shown_path;
 use crate::interop::import;
 use crate::model_dir::{hub, write_imported};
 
-/// Reads another program's model and writes it as one of ours.
+/// Reads another program's model and writes it in our format.
 pub(super) fn run(args: &ImportArgs, common: &Common) -> Result<()> {
     // Before a download.
     refuse_taken(&args.out)?;

@@ -38,7 +38,8 @@ pub(super) fn run(args: &RunArgs, common: &Common) -> Result<()> {
     if common.json {
         let [source_tokens, target_tokens] = data.corpus.token_counts();
         let json = json!({
-            "pairs": pairs, "source_tokens": source_tokens, "target_tokens": target_tokens, "dropped": data.report.dropped,
+            "pairs": pairs, "source_tokens": source_tokens, "target_tokens": target_tokens,
+            "dropped": data.report.dropped,
             "directories": directories, "bytes": bytes, "seconds": seconds,
         });
         output.json(&json)?;

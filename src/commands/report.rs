@@ -45,7 +45,7 @@ pub(super) fn run(args: &ReportArgs, common: &Common) -> Result<()> {
         reserved::refuse(&file)?;
     }
     let names = page::names(&runs);
-    let picture = Format::of(&file);
+    let picture = Format::from_path(&file);
     // A picture does not show it.
     let compared = if picture.is_none() || common.json { compared(&args.runs, &names)? } else { Value::Null };
     let bytes = match picture {
@@ -74,7 +74,7 @@ pub(super) fn run(args: &ReportArgs, common: &Common) -> Result<()> {
     output.flush()
 }
 
-/// What a run's log tells in numbers: how far it is, its best validation, and its final model.
+/// The results in a run's log: its progress, its best validation, and its final model.
 fn summary(run: &Run, name: &str) -> Value {
     let last = |is_wanted: &dyn Fn(&Value) -> bool| run.log().iter().rfind(|entry| is_wanted(entry));
     let scores = |entry: &Value| -> Value {
@@ -103,9 +103,8 @@ fn check_name(file: &Path) -> Result<()> {
     Err(error.help("name a .html file for the page, a .svg or .png file for the curves, or - for stdout"))
 }
 
-/// Whether runs differ from the first by more than chance, in their translations of the validation set: those of the
-/// final models, or of the best ones if training has not ended. Null for one run; notes on those that cannot be
-/// compared.
+/// Whether runs differ from the first by more than chance in their translations of the validation set: by the final
+/// models, or the best ones before the end of training. Null for one run; notes on runs that cannot be compared.
 fn compared(runs: &[PathBuf], names: &[String]) -> Result<Value> {
     if runs.len() < 2 {
         return Ok(Value::Null);
@@ -164,7 +163,7 @@ struct Translations {
     scoring: BleuOptions,
 }
 
-/// Reads them, or says why they cannot be compared.
+/// Reads the translations, or returns why they cannot be compared.
 fn translations(run: &Path) -> std::result::Result<Translations, String> {
     let read = |name: &str| -> std::result::Result<Option<Vec<String>>, String> {
         if !run.join(name).exists() {

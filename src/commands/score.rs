@@ -12,7 +12,7 @@ use super::shared::input::{shown_name, with_tag};
 use super::shared::model;
 use super::shared::output::{Output, refuse_inputs};
 use super::shared::pairs::{Pair, Pairs, Targets};
-use super::shared::suspicious::of_unknown;
+use super::shared::suspicious::unknown_warning;
 use super::shared::tags::{self, Tags};
 use crate::cli::{Common, ScoreArgs};
 use crate::console::{note, warning};
@@ -57,7 +57,7 @@ pub(super) fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
     let refused = loop {
         let (window, refused) = match pairs.read() {
             Ok(window) => window,
-            // Once something is written, what is known of the lines before is told too.
+            // After output has begun, first report on the lines before.
             Err(error) if output.is_some() => break Some(error),
             Err(error) => return Err(error),
         };
@@ -104,12 +104,12 @@ pub(super) fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
     if refused.is_none() && pairs.is_empty() {
         note("there is no translation to score");
     }
-    tags.warnings().into_iter().chain(of_unknown("target", unknown, all)).for_each(warning);
+    tags.warnings().into_iter().chain(unknown_warning("target", unknown, all)).for_each(warning);
     let errors: Vec<Error> = unscored.errors().chain(refused).collect();
     if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
 }
 
-/// What is written of a pair with its target's tokens and their log-probabilities, or of one that cannot be scored.
+/// The output for a pair with its target's tokens and their log-probabilities, or for one that cannot be scored.
 fn shown(
     translator: &Translator,
     (source, pair): (&str, &Pair),
@@ -147,7 +147,7 @@ struct Unscored {
 }
 
 impl Unscored {
-    /// Takes note of a pair, if it is one of them, and of its lines in these files.
+    /// Counts a pair, if it is one of them, with its lines in these files.
     fn add(&mut self, fit: Fit, paths: [&PathBuf; 2], lines: [usize; 2]) {
         /// More are only counted.
         const MOST: usize = 20;

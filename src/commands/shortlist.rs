@@ -43,7 +43,7 @@ pub(super) fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
             loaded.config.data.train
         }
     };
-    // Nothing is written where a model of another says.
+    // A foreign model must not decide where to write.
     let cache_dir = loaded.config.data.cache_dir.filter(|_| args.trust_model_data);
     loaded.config.data =
         DataConfig { train, valid: None, test: None, monitor: Vec::new(), cache_dir, ..loaded.config.data };
@@ -55,12 +55,12 @@ pub(super) fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     let corpora = loaded.config.data.train.iter().flat_map(|corpus| corpus.location.sides());
     let inputs: Vec<PathBuf> = corpora.chain(loaded.files()).collect();
     refuse_inputs(Some(&args.out), inputs.iter().map(PathBuf::as_path))?;
-    // The model has its own copies of the tokenizers: what has become of the files that it began with does not matter.
+    // The model has its own copies of the tokenizers, so changes of the original files do not matter.
     (loaded.config.tokenizer.path, loaded.config.tokenizer.target_path) = (None, None);
-    // Beside the run, also if one of its checkpoints is named. A model of the hub lies in the user's cache, where
-    // nobody would look.
-    let place = if hub::repository(&args.model).is_some() { &args.out } else { loaded.directory() };
-    let preparation = Preparation::beside(place, &loaded.config.data, &tell).showing(&pairs_bar);
+    // Beside the run, also if the user named a checkpoint. A model of the hub lies in the user's cache, where nobody
+    // would look.
+    let beside = if hub::repository(&args.model).is_some() { &args.out } else { loaded.directory() };
+    let preparation = Preparation::beside(beside, &loaded.config.data, &tell).showing(&pairs_bar);
     let data = training_data::prepare(&loaded.config, &texts, Some(loaded.tokenizers.clone()), &preparation)?;
     let every = data.corpus.len().div_ceil(args.sample_lines).max(1);
     let ids: Vec<_> = (0..data.corpus.len()).step_by(every).map(|index| data.ids(index)).collect();
@@ -73,7 +73,7 @@ pub(super) fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     let is_joint = loaded.tokenizers.is_joint();
     let best = |source| {
         let mut best = lexicon.best(source, args.best);
-        // Names and numbers are copied, also those that the text does not have.
+        // The model copies names and numbers, also those that the text does not have.
         if is_joint && !best.contains(&source) {
             best.push(source);
         }

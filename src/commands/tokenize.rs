@@ -56,7 +56,8 @@ fn each_line(args: &TokenizeArgs, common: &Common, f: impl Fn(&Tokenizer, &str) 
     output.flush()
 }
 
-/// The tokenizer that the flags choose, and the files that no output may replace: its own, or those of its model.
+/// The tokenizer that the flags choose, and the files that no output may replace: that of the tokenizer, or those of
+/// its model.
 fn tokenizer(args: &TokenizeArgs, common: &Common) -> Result<(Arc<Tokenizer>, Vec<PathBuf>)> {
     if let Some(file) = &args.tokenizer {
         return Ok((Arc::new(Tokenizer::load_or_codes(file)?), vec![file.clone()]));

@@ -11,7 +11,7 @@ use super::shared::attention::AttentionFile;
 use super::shared::decimals::decimals;
 use super::shared::input::Lines;
 use super::shared::line_summary::LineSummary;
-use super::shared::output::{Output, is_same_place, refuse_inputs};
+use super::shared::output::{Output, is_same_file, refuse_inputs};
 use super::shared::requests::{Requests, Window};
 use super::shared::suspicious::SuspiciousLines;
 use super::shared::tags::{self, Tags};
@@ -54,7 +54,7 @@ pub(super) fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
         refuse_inputs(Some(file), inputs())?;
     }
     let progress = progress(requests.lines(), args.output.as_deref());
-    // Who answers a prompt sees what was answered.
+    // A user at a prompt sees the answers anyway.
     let written = match requests.lines().is_interactive() {
         true => AnsweredLines::default(),
         false => AnsweredLines::watch(args.output.as_deref(), progress.clone())?,
@@ -66,7 +66,7 @@ pub(super) fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
                 return Err(error);
             }
             Ok(window) => window,
-            // What is known of the lines before is told, too.
+            // First report on the lines before.
             Err(error) if writer.is_some() => Window { refused: Some(error), ..Window::default() },
             Err(error) => return Err(error),
         };
@@ -79,7 +79,7 @@ pub(super) fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
         if lines.is_empty() || writer.output.is_closed() {
             break;
         }
-        options.lines_before = writer.doubtful.lines();
+        options.lines_before = writer.suspicious.lines();
         let progressed = |done| progress.set_position((options.lines_before + done) as u64);
         let translations = translator.translate(&lines, &constraints, &options, progressed)?;
         let alignments = writer.alignments(&lines, &translations)?;
@@ -103,20 +103,20 @@ struct Writer<'a> {
     args: &'a TranslateArgs,
     common: &'a Common,
     model: &'a ModelFiles,
-    /// For explanations and alignments, if they are asked for.
+    /// For explanations and alignments, if wanted.
     explainer: Option<(Transformer, Reader)>,
     output: Output,
     /// The file of `--attention`.
     attention: Option<AttentionFile>,
-    doubtful: SuspiciousLines,
+    suspicious: SuspiciousLines,
     tags: Tags<'a>,
     /// Lines for which the search found fewer translations than `--n-best` asks for.
     fewer: LineSummary,
-    /// Lines with a translation that has what separates it from what is written after it.
+    /// Lines with a translation that contains the separator.
     separated: LineSummary,
 }
 
-/// What separates a translation from what is written after it. Other programs know no escape for it.
+/// The separator between a translation and the fields after it. Other programs know no escape for it.
 const SEPARATOR: &str = "|||";
 
 impl<'a> Writer<'a> {
@@ -134,20 +134,20 @@ impl<'a> Writer<'a> {
             explainer: if explains { Some((model.transformer_on_processor()?, model.reader())) } else { None },
             output: Output::open(args.output.as_deref())?,
             attention: args.attention.as_deref().map(AttentionFile::open).transpose()?,
-            doubtful: SuspiciousLines::new(translator),
+            suspicious: SuspiciousLines::new(translator),
             tags: Tags::new(&model.tokenizers.source, args.tag.as_deref()),
             fewer: LineSummary::default(),
             separated: LineSummary::default(),
         })
     }
 
-    /// The alignments of each line's translations that are written, if they are asked for.
+    /// The alignments of the printed translations of each line, if wanted.
     fn alignments(&self, lines: &[String], translations: &[Translation]) -> Result<Vec<Vec<Alignment>>> {
         let Some((model, reader)) = self.explainer.as_ref().filter(|_| self.args.alignment) else {
             return Ok(vec![Vec::new(); lines.len()]);
         };
         let all = align(model, reader, lines, translations, self.args.n_best.unwrap_or(1))?;
-        // Words are those of the user's line.
+        // Word numbers refer to the user's line, without the tag.
         let of_tag = self.words_of_tag();
         Ok(all.into_iter().map(|line| line.into_iter().map(|alignment| alignment.after(of_tag)).collect()).collect())
     }
@@ -160,7 +160,7 @@ impl<'a> Writer<'a> {
 
     /// Writes the translation of the next line, as it was given to the model.
     fn write(&mut self, line: &str, translation: &Translation, alignments: &[Alignment]) -> Result<()> {
-        let (number, n_best) = (self.doubtful.lines(), self.args.n_best.is_some());
+        let (number, n_best) = (self.suspicious.lines(), self.args.n_best.is_some());
         let tag = self.args.tag.as_deref().map_or(String::new(), |tag| format!("{tag} "));
         let own = line.strip_prefix(&tag).unwrap_or(line);
         let of_tag = if self.attention.is_some() { self.words_of_tag() } else { 0 };
@@ -190,7 +190,7 @@ impl<'a> Writer<'a> {
         } else {
             output.line(&translation.best().text)?;
         }
-        self.doubtful.count(translation);
+        self.suspicious.count(translation);
         self.tags.count(line);
         let has_separator = |candidate: &Candidate| candidate.text.contains(SEPARATOR);
         let is_separated = match self.common.json {
@@ -199,27 +199,27 @@ impl<'a> Writer<'a> {
             false => self.args.alignment && has_separator(translation.best()),
         };
         if is_separated {
-            self.separated.add(self.doubtful.lines());
+            self.separated.add(self.suspicious.lines());
         }
         // An empty line has one translation.
         let is_translated = !translation.parts.is_empty();
         if is_translated && self.args.n_best.is_some_and(|wanted| translation.n_best.len() < wanted) {
-            self.fewer.add(self.doubtful.lines());
+            self.fewer.add(self.suspicious.lines());
         }
         let trained = self.model.config.data.max_length;
         let is_long = |part: &Source| trained > 0 && part.ids.len() > trained;
         if self.args.attention.is_some() && translation.parts.iter().any(is_long) {
-            self.doubtful.count_whole();
+            self.suspicious.count_whole();
         }
         Ok(())
     }
 
     /// Warnings about the lines so far.
     fn warnings(&self) -> Vec<String> {
-        let separated = self.separated.subject(self.doubtful.lines(), "line", ["has", "have"]).map(|lines_have| {
+        let separated = self.separated.subject(self.suspicious.lines(), "line", ["has", "have"]).map(|lines_have| {
             format!("{lines_have} a translation with {SEPARATOR} in it: its end cannot be told for sure (--json can)")
         });
-        self.doubtful.warnings().into_iter().chain(self.tags.warnings()).chain(separated).collect()
+        self.suspicious.warnings().into_iter().chain(self.tags.warnings()).chain(separated).collect()
     }
 
     /// Closes the files, and warns.
@@ -228,15 +228,15 @@ impl<'a> Writer<'a> {
             file.finish()?;
         }
         self.warnings().into_iter().for_each(warning);
-        if self.doubtful.lines() == 0 {
+        if self.suspicious.lines() == 0 {
             note("there is no line to translate");
         }
         if let (Some(lines_have), Some(wanted)) =
-            (self.fewer.subject(self.doubtful.lines(), "line", ["has", "have"]), self.args.n_best)
+            (self.fewer.subject(self.suspicious.lines(), "line", ["has", "have"]), self.args.n_best)
         {
             note(format_args!(
-                "{lines_have} fewer than {wanted} translations: the search found no more that differ (--beam-groups), or \
-                 stopped before (--patience)"
+                "{lines_have} fewer than {wanted} translations: the search found no more that differ (--beam-groups), \
+                 or stopped before (--patience)"
             ));
         }
         self.output.flush()
@@ -250,7 +250,7 @@ fn check(args: &TranslateArgs) -> Result<()> {
         if file == Path::new("-") {
             return Err(Error::usage("--attention cannot go to stdout").help(help));
         }
-        if is_same_place(args.output.as_deref(), Some(file)) {
+        if is_same_file(args.output.as_deref(), Some(file)) {
             return Err(Error::usage("--attention and --output cannot go to the same place").help(help));
         }
     }
@@ -262,9 +262,8 @@ fn check(args: &TranslateArgs) -> Result<()> {
     Ok(())
 }
 
-/// A line and its translation as JSON. Log-probabilities are those of the tokens and, if it was reached, of the end;
-/// for a line in parts, of each part's tokens and end. `joints` are the indices of the tokens with which later parts
-/// begin.
+/// A line and its translation as JSON. It has the log-probabilities of the tokens and, if reached, of the end; for a
+/// line in parts, of the tokens and end of each part. `joints` are the indices of the first tokens of later parts.
 fn json(tokenizer: &Tokenizer, line: &str, translation: &Translation, alignments: &[Alignment], n_best: bool) -> Value {
     let candidate = |(candidate, alignment): (&Candidate, Option<&Alignment>)| {
         let Candidate { text, tokens, token_log_probs, log_prob, score, ending, joints, lacks_phrases } = candidate;

@@ -1,5 +1,5 @@
-//! What keys and values are called in other toolkits (fairseq, Marian, Sockeye, JoeyNMT, OpenNMT) and in the paper, so
-//! that a message about an unknown name can give ours. None of these names is accepted.
+//! Names of keys and values in other toolkits (fairseq, Marian, Sockeye, JoeyNMT, OpenNMT) and in the paper, so that a
+//! message about an unknown name can suggest ours. The program accepts none of these names.
 
 use super::document::Value;
 use super::schema::{self, join};
@@ -140,7 +140,7 @@ const KEYS: &[(&str, &[&str])] = &[
     ("runtime.threads", &["cpu_threads", "num_threads"]),
 ];
 
-/// As [`KEYS`], with the value of ours, for switches of others and for what they count differently.
+/// Like [`KEYS`], with our value, for switches of other toolkits and for what they count differently.
 const SETTINGS: &[(&str, &str, &[&str])] = &[
     ("model.tie", "\"all\"", &["share_all_embeddings", "tied_embeddings_all", "share_embeddings"]),
     (
@@ -164,7 +164,7 @@ const NOTES: &[(&str, &[&str], &str)] = &[
     ("length_penalty", &["lenpen", "normalize"], " with `length_penalty_kind = \"power\"`"),
 ];
 
-/// Others' names for what is no key here, and what there is instead.
+/// Names of other toolkits for what is no key here, and what to use instead.
 const NO_KEY: &[(&[&str], &str)] = &[
     (
         &["save_dir", "model_dir", "output_dir", "save_model", "output_model", "model_path"],
@@ -172,8 +172,8 @@ const NO_KEY: &[(&[&str], &str)] = &[
     ),
     (
         &["mini_batch_fit", "workspace", "batch_sents_multiple_of", "required_batch_size_multiple"],
-        "there is nothing to set: batches have up to `train.batch_tokens` tokens, and one that a GPU's memory is too small for is \
-         computed in parts",
+        "there is nothing to set: batches have up to `train.batch_tokens` tokens, and one that a GPU's memory is too \
+         small for is computed in parts",
     ),
     (
         &["maxi_batch", "maxi_batch_sort", "bucket_width", "bucket_size", "pool_factor", "shuffle", "shuffle_in_ram"],
@@ -248,9 +248,9 @@ const READ: &[(&[&str], &str)] = &[
     (&["huggingface", "hf", "wordpiece"], "for a tokenizer.json, write `path = \"FILE.json\"` instead of `kind`"),
 ];
 
-/// What another toolkit's key is called here.
+/// Our names for another toolkit's key.
 pub(super) struct Alias {
-    /// Our keys, dotted; any of them may have been meant.
+    /// Our keys, dotted, that the user may have meant.
     pub keys: Vec<String>,
     /// What to write.
     pub help: String,
@@ -278,7 +278,7 @@ pub(super) fn is_of_table(path: &str, name: &str) -> bool {
 }
 
 /// Our keys for another toolkit's `name`, which stands in the table `path` with this value.
-pub(super) fn of_key(path: &str, name: &str, value: &Value) -> Option<Alias> {
+pub(super) fn for_key(path: &str, name: &str, value: &Value) -> Option<Alias> {
     let table = table_of(path);
     let mut found: Vec<(&str, &str, Option<&str>)> = match local(path, name) {
         Some((_, key, _)) => vec![(table, key, None)],
@@ -295,8 +295,8 @@ pub(super) fn of_key(path: &str, name: &str, value: &Value) -> Option<Alias> {
     let show = |&(section, key, value): &(&str, &str, Option<&str>)| {
         let value = decay.as_deref().or(value).filter(|_| !is_off);
         let setting = value.map(|value| format!(" = {value}")).unwrap_or_default();
-        let place = if section == table { String::new() } else { format!(" in [{section}]") };
-        format!("`{key}{setting}`{place}{}{}", with_kind(section, key), note(key, &plain(name)))
+        let section_note = if section == table { String::new() } else { format!(" in [{section}]") };
+        format!("`{key}{setting}`{section_note}{}{}", with_kind(section, key), note(key, &plain(name)))
     };
     let shown = found.iter().map(show).collect::<Vec<_>>().join(" or ");
     let is_here = found.first()?.0 == table;
@@ -321,7 +321,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     rows.flatten().copied()
 }
 
-/// What to know about our key instead of another toolkit's.
+/// A note on our key, for users of another toolkit's key.
 fn note(key: &str, theirs: &str) -> &'static str {
     let row = NOTES.iter().find(|(ours, names, _)| *ours == key && names.contains(&theirs));
     row.map_or("", |(.., note)| note)
@@ -348,7 +348,7 @@ fn with_kind(section: &str, key: &str) -> String {
 }
 
 /// What to write instead of another toolkit's value of a key.
-pub(super) fn of_value(path: &str, value: &str) -> Option<String> {
+pub(super) fn for_value(path: &str, value: &str) -> Option<String> {
     let value = plain(value);
     let value = value.as_str();
     if path == "tokenizer.kind" {
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_told() {
+    fn names_without_a_key_get_a_hint() {
         for (text, help) in [
             (
                 "[train]\nmini-batch-fit = true\n",

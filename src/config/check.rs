@@ -12,14 +12,14 @@ use crate::escape::brief;
 use crate::key::{Key, Kind, Variant};
 use crate::limits;
 
-/// The highest column number that can be stated.
+/// The highest column number that a configuration may use.
 const MOST_COLUMNS: i128 = 1000;
 
 /// The problems found, and which keys they concern.
 #[derive(Default)]
 pub(super) struct Report {
     problems: Vec<(Option<Origin>, Error)>,
-    /// How many problems there are beyond those, which are only counted.
+    /// Number of further problems, which are only counted.
     more: usize,
     /// Dotted names of keys with a problem: checks that depend on them are left out.
     bad: BTreeSet<String>,
@@ -66,7 +66,7 @@ impl Report {
         let errors = self.problems.into_iter().map(|(_, error)| error);
         let mut errors: Vec<Error> = errors.filter(|error| seen.insert(error.to_string())).collect();
         if self.more > 0 {
-            // In the place of one, so that it is shown.
+            // It replaces one error, so that it is shown.
             errors.truncate(limits::MOST_ERRORS - 1);
             errors.push(Error::usage(format!("the configuration has {} more problems", self.more + 1)));
         }
@@ -131,7 +131,7 @@ impl Report {
                             let what = format!("`{path}` must be a table, found {}", other.describe());
                             self.add(
                                 &inner.origin,
-                                corpus::of_hub(Error::usage(what).help(keys_help(keys)), keys, other),
+                                corpus::with_hub_help(Error::usage(what).help(keys_help(keys)), keys, other),
                             );
                             false
                         }
@@ -154,7 +154,7 @@ impl Report {
                 Ok(()) => true,
                 Err(error) => {
                     let error = match kind {
-                        Kind::Table(keys) | Kind::List(keys) => corpus::of_hub(error, keys, value),
+                        Kind::Table(keys) | Kind::List(keys) => corpus::with_hub_help(error, keys, value),
                         _ => error,
                     };
                     self.add(&item.origin, error);
@@ -223,7 +223,7 @@ impl Report {
         self.bad.insert(join(path, name));
     }
 
-    /// A key that does not exist: one of `names` may have been meant, and `all` is the list shown to the user.
+    /// Reports a key that does not exist. The user may have meant one of `names`; `all` is the list to show.
     fn unknown_key(&mut self, path: &str, name: &str, entry: &Entry, names: &[&str], all: &str) {
         if self.is_full() {
             self.more += 1;
@@ -241,7 +241,7 @@ impl Report {
         let (help, meant) = key_meant(path, name, &entry.item.value, names, all);
         self.add(&entry.key, Error::usage(what).help(help));
         self.bad.insert(join(path, name));
-        // Most likely those keys were meant, so do not report them as missing too.
+        // The user most likely meant those keys, so do not report them as missing, too.
         self.bad.extend(meant);
     }
 
@@ -310,7 +310,7 @@ impl Report {
     }
 }
 
-/// An empty table over another, which it leaves as it is: most likely it was meant to take its place.
+/// Reports an empty table over another one, which stays as it is. The user most likely meant to replace it.
 fn without_effect(path: &str, keys: &[Key]) -> Error {
     let needed: Vec<_> = keys.iter().filter(|key| key.required).map(|key| format!("`{}`", key.name)).collect();
     let needed = needed.join(" and ");
@@ -319,8 +319,8 @@ fn without_effect(path: &str, keys: &[Key]) -> Error {
     error.help(format!("give it {needed}, or leave it out{without}"))
 }
 
-/// What to do about a key that does not exist, and the keys (dotted) that may have been meant: one of `names`, which
-/// the table has, or another; `all` is the list shown to the user.
+/// Help for a key that does not exist, and the keys (dotted) that the user may have meant: one of `names`, which the
+/// table has, or another one. `all` is the list to show.
 fn key_meant(path: &str, name: &str, value: &Value, names: &[&str], all: &str) -> (String, Vec<String>) {
     if name == "extends" {
         return ("`extends` belongs in a file, before the first section".to_owned(), Vec::new());
@@ -333,7 +333,7 @@ fn key_meant(path: &str, name: &str, value: &Value, names: &[&str], all: &str) -
     let is_one_slip = matches!(near, Some((_, Some(0 | 1)))) && !aliases::is_of_table(path, name);
     // Of our tables, others have names only for the sets of text.
     let is_section = matches!(value, Value::Table(_)) && path != "data";
-    let alias = if is_one_slip || is_section { None } else { aliases::of_key(path, name, value) };
+    let alias = if is_one_slip || is_section { None } else { aliases::for_key(path, name, value) };
     if let Some(alias) = alias {
         return (alias.help, alias.keys);
     }
@@ -357,7 +357,7 @@ fn elsewhere(path: &str, name: &str, value: &Value) -> Option<Alias> {
     let (best, _) = nearest(name, &names).filter(|(_, slips)| slips.is_some())?;
     let owners = schema::owners(best);
     if owners.is_empty() {
-        return aliases::of_key(path, best, value);
+        return aliases::for_key(path, best, value);
     }
     let keys = owners.iter().map(|owner| join(owner, best)).collect();
     let owners: Vec<_> = owners.iter().map(|owner| format!("[{owner}]")).collect();
@@ -428,7 +428,7 @@ fn check_value(path: &str, value: &Value, kind: &Kind) -> Result<(), Error> {
     }
 }
 
-/// How a tagged table is written whose `kind` was stated as its value.
+/// How to write a tagged table whose `kind` was given as its value.
 fn as_table(path: &str, kind: &str, variants: &[Variant]) -> String {
     let name = path.rsplit('.').next().unwrap_or(path);
     let kinds: Vec<_> = variants.iter().map(|variant| variant.kind).collect();
@@ -457,7 +457,7 @@ fn not_one_of(path: &str, value: &Value, names: &[&str]) -> Error {
     };
     if let Value::Text(text) = value {
         let near = || nearest(text, names).map(|(best, _)| format!("did you mean \"{best}\"?"));
-        if let Some(hint) = aliases::of_value(path, text).or_else(near) {
+        if let Some(hint) = aliases::for_value(path, text).or_else(near) {
             help = format!("{hint} {help}");
         }
     }

@@ -1,10 +1,10 @@
-//! Keys whose defaults are computed from other keys, and how what was computed follows those keys.
+//! Keys with defaults that are computed from other keys, and how the computed values follow those keys.
 //!
-//! The configuration that a run directory holds states every key, also those that its user left out. If it is laid
-//! below `--set` or another file, a key with the value that the other keys of that file give counts as left out once a
-//! layer above changes a key that it is computed from: with `model.norm = "pre"`, a `final_norm = false` that only
-//! followed from "post" becomes true. Likewise, text below its `data.root` is looked for below another one. As always,
-//! a key that such a layer states itself has that value. What a user's own file states is meant, and stays.
+//! The configuration in a run directory states every key, also those that its user left out. It may lie below `--set`
+//! or another file. If such a layer changes a key, the run's values that were computed from that key are computed anew:
+//! with `model.norm = "pre"`, a `final_norm = false` that only followed from "post" becomes true. Likewise, files below
+//! its `data.root` are searched for below a new root. A key that the layer states itself has the stated value, as
+//! always. In a user's own file, every stated value is intended and stays.
 
 use std::cmp::Reverse;
 use std::path::Path;
@@ -76,14 +76,14 @@ const TEXT: &[&str] = &["source", "target", "tsv", "weights"];
 
 /// The model that the preset names.
 fn shape(config: &Config) -> ModelConfig {
-    ModelConfig::of_preset(config.model.preset.unwrap_or(Preset::Base))
+    ModelConfig::from_preset(config.model.preset.unwrap_or(Preset::Base))
 }
 
 fn head_width(model: &ModelConfig) -> usize {
     model.d_model / model.heads
 }
 
-/// Gives the keys that are not stated the values that follow from those that are.
+/// Computes the keys that are not stated from those that are.
 pub(super) fn fill(config: &mut Config, stated: impl Fn(&str) -> bool) {
     COMPUTED.iter().filter(|computed| !stated(computed.key)).for_each(|computed| (computed.fill)(config));
 }
@@ -99,12 +99,12 @@ pub(super) struct ResolvedLayer {
 
 impl ResolvedLayer {
     /// The layer, if `mt` wrote it. It has been checked.
-    pub(super) fn of(layer: &Table) -> Option<Self> {
+    pub(super) fn new(layer: &Table) -> Option<Self> {
         let origin = &layer.values().next()?.key;
         if !origin.is_resolved() {
             return None;
         }
-        // What is missing is reported elsewhere.
+        // Missing keys are reported elsewhere.
         let config: Config = serde_json::from_value(to_json(layer)).ok()?;
         let follows = |computed: &&Computed| {
             let mut other = config.clone();

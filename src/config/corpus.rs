@@ -10,10 +10,10 @@ use crate::key::Key;
 /// have.
 pub(super) fn check(merged: &Table, report: &mut Report) {
     let Some(Value::Table(data)) = get(merged, "data").map(|entry| &entry.item.value) else { return };
-    // What other vocabularies have is known once they are there.
+    // The contents of other vocabularies are known only once they exist.
     let is_learnt = ["tokenizer.path", "train.init"].iter().all(|key| get(merged, key).is_none());
     let is_readable = ["tokenizer.tags", "tokenizer.symbols"].iter().all(|key| !report.is_bad(key));
-    let known = (is_learnt && is_readable).then(|| Known::of(merged));
+    let known = (is_learnt && is_readable).then(|| Known::new(merged));
     let known = known.as_ref();
     for (name, entry) in data {
         match &entry.item.value {
@@ -30,7 +30,7 @@ pub(super) fn check(merged: &Table, report: &mut Report) {
     }
 }
 
-/// How a number is stated as text.
+/// Asks to write a number as text.
 fn as_text(path: &str, side: &str, number: i128, origin: &Origin) -> String {
     match origin.source.text {
         // A shell removes one pair of quotes.
@@ -51,12 +51,12 @@ fn same_column(report: &mut Report, path: &str, [source, target]: [&Item; 2]) {
 struct Known {
     tags: Vec<String>,
     symbols: Vec<String>,
-    /// `tags` with those that corpora have beside them.
+    /// `tags`, and further ones that corpora have.
     wanted: Vec<String>,
 }
 
 impl Known {
-    fn of(merged: &Table) -> Self {
+    fn new(merged: &Table) -> Self {
         let texts = |key: &str| match get(merged, key).map(|entry| &entry.item.value) {
             Some(Value::List(items)) => items
                 .iter()
@@ -99,7 +99,7 @@ fn tags_of_corpora(merged: &Table) -> Vec<String> {
     tables.filter_map(tag).collect()
 }
 
-/// Reports a tag that is not made of those that the vocabulary will have.
+/// Reports a tag that contains a word which the vocabulary will not have as a tag.
 fn unknown_tag(report: &mut Report, path: &str, (tag, origin): (&str, &Origin), known: &Known) {
     if let Some(word) = tag.split_whitespace().find(|word| !known.has(word)) {
         let what = format!("`{path}.tag`: {word} is not one of `tokenizer.tags`, so the vocabulary would not have it");
@@ -109,14 +109,15 @@ fn unknown_tag(report: &mut Report, path: &str, (tag, origin): (&str, &Origin), 
     }
 }
 
-/// How a corpus of the hub is stated.
+/// How to write a corpus of the hub.
 fn stated_as(repo: &Repo) -> String {
     let columns = "split = \"train\", source = \"COLUMN\", target = \"COLUMN\"";
     format!("a data set of the hub is {{ hub = \"{}\", {columns} }}", repo.name)
 }
 
-/// Adds to the error for a corpus that is text how it is stated, if the text is the name of a data set of the hub.
-pub(super) fn of_hub(error: Error, keys: &[Key], value: &Value) -> Error {
+/// Adds help to the error for a corpus that is given as text: how to write it as a data set of the hub, if the text is
+/// the name of one.
+pub(super) fn with_hub_help(error: Error, keys: &[Key], value: &Value) -> Error {
     let Value::Text(text) = value else { return error };
     match Repo::named(text).or_else(|| Repo::perhaps(text)) {
         Some(repo) if keys.iter().any(|key| key.name == "hub") => error.more_help(&stated_as(&repo)),
@@ -190,7 +191,8 @@ fn check_one(report: &mut Report, path: &str, table: &Table, known: Option<&Know
     if let Some((_, origin)) = text("weights") {
         let what =
             format!("`{path}.weights` is a file beside the files of a corpus, but this is a data set of the hub");
-        let help = "leave `weights` out; or fetch the text into files, with its lines in the order of the weights, and name these";
+        let help = "leave `weights` out; or fetch the text into files, with its lines in the order of the weights, and \
+                    name these";
         report.add(origin, Error::usage(what).help(help));
     }
     if !hub::is_repo_name(name) {

@@ -1,5 +1,4 @@
-//! A parsed configuration document that remembers where each value was stated, and how documents are laid over one
-//! another.
+//! A parsed configuration document that remembers the location of each value, and the merging of documents.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -19,8 +18,8 @@ use crate::key::{Key, Kind};
 pub(super) struct Source {
     /// Position among the sources, for reporting problems in the order of reading.
     pub order: usize,
-    /// Position among the layers: that of the source named on the command line, and how often it was extended from
-    /// there. What a file extends lies below it.
+    /// Position among the layers: the index of the source on the command line, and the number of `extends` that lead
+    /// from there to this file. A file lies above those that it extends.
     pub layer: (usize, Reverse<usize>),
     /// The file as the user would name it, or `--set key=value`.
     pub name: PathBuf,
@@ -150,7 +149,7 @@ pub(super) fn parse(source: &Rc<Source>) -> Result<Table, Vec<(Origin, Error)>> 
     const NAMED: usize = 10;
     let described = |error: toml::de::Error| {
         let span = error.span().unwrap_or_default();
-        // Which key, the parser does not say.
+        // The parser does not name the key.
         let key = Some(error.message()).filter(|what| *what == "duplicate key").and_then(|_| text.get(span.clone()));
         let what = key.map_or_else(|| error.message().to_owned(), |key| format!("duplicate key `{key}`"));
         (span.start.min(text.len()), Error::usage(format!("not valid TOML: {what}")))
@@ -179,8 +178,8 @@ pub(super) fn parse(source: &Rc<Source>) -> Result<Table, Vec<(Origin, Error)>> 
     Err(named.chain(more).collect())
 }
 
-/// What a common slip has made of the value at an offset, which the parser cannot read: its message would be about the
-/// type that it takes the first letter for.
+/// Recognises common slips in the value at an offset. The parser's own message would be about the type that it guesses
+/// from the first letter.
 fn slip(text: &str, offset: usize) -> Option<Error> {
     let start = text.get(..offset)?.rfind('\n').map_or(0, |newline| newline + 1);
     let equals = start + text[start..offset].rfind('=')?;

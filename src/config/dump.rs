@@ -24,7 +24,7 @@ pub fn is_resolved(file: &Path) -> bool {
 ///
 /// # Panics
 ///
-/// If a path is not UTF-8; [`super::load`] refuses such a path.
+/// If a path is not UTF-8, which [`super::load`] refuses.
 pub fn to_toml(config: &Config) -> String {
     let mut text = format!("{HEADER}\n");
     write_table(&mut text, "", &to_map(config));
@@ -38,7 +38,7 @@ pub fn differences(a: &Config, b: &Config) -> Vec<(String, String, String)> {
     differences_of(&values(a), &values(b))
 }
 
-/// As [`differences`], of what [`values`] gave.
+/// Like [`differences`], for results of [`values`].
 pub fn differences_of(a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> Vec<(String, String, String)> {
     let keys: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
     let text = |value: Option<&String>| value.map_or("not set", String::as_str).to_owned();
@@ -96,7 +96,7 @@ pub(super) fn toml_text(value: &Json) -> String {
             let pairs: Vec<_> = table.iter().map(|(name, value)| format!("{name} = {}", toml_text(value))).collect();
             format!("{{ {} }}", pairs.join(", "))
         }
-        // Booleans and numbers are written alike in JSON and TOML.
+        // Booleans and numbers look alike in JSON and TOML.
         other => other.to_string(),
     }
 }

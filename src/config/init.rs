@@ -20,7 +20,8 @@ const SECTIONS: &[&str] = &["model", "decode"];
 /// The order of the source that the model's configuration is: after all others, and no other's.
 const ORDER: usize = usize::MAX;
 
-/// Keys that default to values derived from another key: if that one is stated, they are not taken from the model.
+/// Keys with a default that is derived from another key. If that one is stated, they do not take their values from the
+/// model.
 const FOLLOWING: &[(&str, &[&str])] =
     &[("model.preset", ModelConfig::OF_PRESET), ("model.dropout", &["embedding_dropout"])];
 

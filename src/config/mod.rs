@@ -46,11 +46,11 @@ use crate::limits::{CONFIGURATION_BYTES, EXTENDED_CONFIGURATIONS};
 /// `section.key=VALUE` of `sets`.
 ///
 /// A value of `sets` is TOML, or bare text. A table's `kind` set to another value replaces the table. A file that
-/// several files extend counts once, where it is first extended. In the result every path is absolute: `data.root`
-/// starts at the file that states it (in `sets`, at the working directory), names of corpora at `data.root`, or, where
-/// no root is stated, at the file that states them. Keys of `[model]` and `[decode]` that are not stated are those of
-/// the model that `train.init` names. In a file that [`to_toml`] wrote, a value that its other keys give follows these
-/// where a later file or `sets` changes them.
+/// several files extend counts once, where it is first extended. In the result every path is absolute. `data.root` is
+/// relative to the file that states it (in `sets`, to the working directory); files of corpora are relative to
+/// `data.root` or, without one, to the file that names them. Missing keys of `[model]` and `[decode]` come from the
+/// model that `train.init` names. In a file that [`to_toml`] wrote, computed values follow the keys that a later file
+/// or `sets` changes.
 ///
 /// # Errors
 ///
@@ -72,13 +72,13 @@ pub fn load_for_training(files: &[PathBuf], sets: &[String]) -> Result<Config> {
 ///
 /// # Errors
 ///
-/// As [`load`], and for what is not a regular file.
+/// As for [`load`], and if the path is not a regular file.
 pub fn load_resolved(path: impl AsRef<Path>) -> Result<Config> {
     let path = path.as_ref();
     let text = file::read_at_most(path, CONFIGURATION_BYTES);
     let text = text.map_err(|error| Error::io("read the configuration", path, error))?;
     let config = Loader { is_written: true, ..Loader::default() }.load(&[path.to_path_buf()], &[])?;
-    // All are written: an empty file would be a configuration of defaults.
+    // A written file has all keys. An empty one would otherwise count as a configuration of defaults.
     let stated: toml::Table =
         std::str::from_utf8(&text).ok().and_then(|text| toml::from_str(text).ok()).unwrap_or_default();
     match ["data", "tokenizer", "model", "train"].iter().find(|section| !stated.contains_key(**section)) {
@@ -91,8 +91,8 @@ pub fn load_resolved(path: impl AsRef<Path>) -> Result<Config> {
     }
 }
 
-/// Adds to an error about a key where its value comes from: where it is stated; else the preset that decides it, its
-/// section, or the last file, where it could be stated. `files` and `sets` are as for [`load`].
+/// Adds the origin of a key's value to an error: the location of the key if it is stated, else the preset that decides
+/// it, its section, or the last file. `files` and `sets` are as for [`load`].
 pub fn locate(error: Error, key: &str, files: &[PathBuf], sets: &[String]) -> Error {
     // A pipe cannot be read again.
     if let Some(pipe) = files.iter().find(|file| !file.is_file()) {
@@ -110,7 +110,7 @@ pub fn locate(error: Error, key: &str, files: &[PathBuf], sets: &[String]) -> Er
     }
 }
 
-/// Whether what is stated there is the user's: not in a run directory, which may be another's.
+/// Whether the user wrote the file. A run directory may be somebody else's.
 fn is_own(origin: &Origin) -> bool {
     let source = &origin.source;
     let is_of_run =
@@ -136,7 +136,7 @@ struct Loader {
     directory: Option<PathBuf>,
     /// Whether the configuration must name what training needs.
     for_training: bool,
-    /// Whether it is that of a run or model directory, which `mt` wrote.
+    /// Whether `mt` wrote it into a run or model directory.
     is_written: bool,
     report: Report,
 }
@@ -151,7 +151,7 @@ impl Loader {
     fn read(&mut self, files: &[PathBuf], sets: &[String]) -> Result<()> {
         self.working = match std::env::current_dir() {
             Ok(working) => working,
-            // It may have been removed; nothing is relative to it.
+            // The working directory may have been removed, but no path is relative to it.
             Err(_) if sets.is_empty() && files.iter().all(|file| file.is_absolute()) => PathBuf::from("/"),
             Err(error) => return Err(Error::io("find the working directory", ".", error)),
         };
@@ -162,7 +162,7 @@ impl Loader {
         Ok(())
     }
 
-    /// Adds a file, after what it extends. `chain` holds the files that led here by `extends`, and `from` is the
+    /// Adds a file, after those that it extends. `chain` holds the files that led here by `extends`, and `from` is the
     /// position of the last `extends`.
     fn file(&mut self, shown: &Path, from: Option<&Origin>, chain: &mut Vec<PathBuf>) {
         let path = paths::normalise(&self.working.join(shown));
@@ -307,7 +307,7 @@ impl Loader {
             match layer {
                 Some(mut layer) => {
                     self.report.check_layer(&mut layer, all_read.then_some(&merged));
-                    resolved.extend(ResolvedLayer::of(&layer));
+                    resolved.extend(ResolvedLayer::new(&layer));
                     document::merge(&mut merged, layer, schema::ROOT);
                 }
                 None => all_read = false,
@@ -317,7 +317,7 @@ impl Loader {
         all_read.then_some(merged)
     }
 
-    /// Resolves what the layers state.
+    /// Resolves the merged layers.
     fn finish(mut self) -> Result<Config> {
         let Some(mut merged) = self.merged() else { return Err(self.report.into_error()) };
         corpus::check(&merged, &mut self.report);

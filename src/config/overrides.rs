@@ -27,7 +27,7 @@ impl<'s> Override<'s> {
     ///
     /// There is no `=`, or the key or a part of it is empty, or it has too many parts.
     pub(super) fn parse(text: &'s str) -> Result<Self> {
-        let wrong = |what: &str| Error::usage(format!("`{}` {what}", brief(text))).at(place(text)).help(HELP);
+        let wrong = |what: &str| Error::usage(format!("`{}` {what}", brief(text))).at(location(text)).help(HELP);
         let (path, value) = text.split_once('=').ok_or_else(|| wrong("has no `=`"))?;
         // `data.train[0].weight` is the same as `data.train.0.weight`.
         let index = |part: &'s str| match part.trim().strip_suffix(']').and_then(|part| part.split_once('[')) {
@@ -41,7 +41,7 @@ impl<'s> Override<'s> {
         // No key is nearly so deep, and documents are walked recursively.
         if path.len() > MOST_PARTS {
             let what = format!("a key has at most {MOST_PARTS} parts, found {}", path.len());
-            return Err(Error::usage(what).at(place(text)).help(HELP));
+            return Err(Error::usage(what).at(location(text)).help(HELP));
         }
         if let Some((index, list)) = path.split_last()
             && index.bytes().all(|byte| byte.is_ascii_digit())
@@ -49,7 +49,7 @@ impl<'s> Override<'s> {
         {
             let (list, what) = (list.join("."), format!("--set names one of a list of tables: number {index}"));
             let help = format!("name one of its keys, {list}.{index}.weight=2 for example, or state all of {list}");
-            return Err(Error::usage(what).at(place(text)).help(help));
+            return Err(Error::usage(what).at(location(text)).help(help));
         }
         let set = Self { text, path, value: value.trim() };
         // Anything else may be text without its quotes.
@@ -57,7 +57,7 @@ impl<'s> Override<'s> {
             && !set.holds_text()
             && let Some(why) = why_no_value(set.value)
         {
-            let error = Error::usage(format!("the value is not TOML: {why}")).at(place(text));
+            let error = Error::usage(format!("the value is not TOML: {why}")).at(location(text));
             return Err(error.help("a list is written [1, 2], a table { key = 1 }, and text within them in quotes"));
         }
         Ok(set)
@@ -65,7 +65,7 @@ impl<'s> Override<'s> {
 
     /// What the key may hold, if it is known.
     fn kind(&self) -> Option<&'static Kind> {
-        let Some((list, _, name)) = self.of_list() else { return lookup(self.path.iter().copied()) };
+        let Some((list, _, name)) = self.list_key() else { return lookup(self.path.iter().copied()) };
         match lookup(list.iter().copied()) {
             Some(Kind::List(keys)) => find(keys, name).map(|key| &key.kind),
             _ => None,
@@ -77,8 +77,8 @@ impl<'s> Override<'s> {
         self.path.last() == Some(&"kind") || self.kind().is_some_and(Kind::is_text)
     }
 
-    /// If the key is one of a table in a list: the list, which of its tables, and the key there.
-    fn of_list(&self) -> Option<(&[&'s str], usize, &'s str)> {
+    /// For a key of a table in a list: the list, the index of the table, and the key within it.
+    fn list_key(&self) -> Option<(&[&'s str], usize, &'s str)> {
         let (list, [index, name]) = self.path.split_last_chunk()?;
         let is_list = matches!(lookup(list.iter().copied()), Some(Kind::List(_)));
         if is_list { Some((list, index.parse().ok()?, name)) } else { None }
@@ -87,8 +87,8 @@ impl<'s> Override<'s> {
     /// Adds the override as a layer over earlier ones. The first that states the `kind` of a table comes before keys of
     /// that table, so that `--set` may name the kind and its keys in any order; likewise for the form of a corpus.
     ///
-    /// A key of a table in a list states the whole list again, as it is in the layers so far, of which `below` are the
-    /// first.
+    /// For a key of a table in a list, the new layer states the whole list, as it is in the layers so far. `below` are
+    /// the first of these.
     ///
     /// # Errors
     /// There is no such table.
@@ -99,7 +99,7 @@ impl<'s> Override<'s> {
         order: usize,
         directory: &Path,
     ) -> Result<()> {
-        if let Some((list, index, name)) = self.of_list() {
+        if let Some((list, index, name)) = self.list_key() {
             let path = list.join(".");
             let stated = below.iter().flatten().chain(&*layers).rev().find_map(|layer| get(layer, &path));
             // A file that cannot be read is reported, and may have it.
@@ -114,7 +114,8 @@ impl<'s> Override<'s> {
             let Some(Value::Table(table)) = stated.get_mut(index).map(|item| &mut item.value) else {
                 let has =
                     if count == 1 { "has one, number 0".to_owned() } else { format!("has {count}, from number 0") };
-                let error = Error::usage(format!("there is no `{path}[{index}]`: `{path}` {has}")).at(place(self.text));
+                let error =
+                    Error::usage(format!("there is no `{path}[{index}]`: `{path}` {has}")).at(location(self.text));
                 return Err(error.help("name one of those that the configuration states"));
             };
             table.insert(name.to_owned(), entry(self.value(&origin.source), &origin));
@@ -125,9 +126,9 @@ impl<'s> Override<'s> {
             true => None,
             false => layers.iter().position(|layer| get(layer, &table).is_some()),
         };
-        let place = self.table_of_form().and_then(before).unwrap_or(layers.len());
+        let index = self.table_of_form().and_then(before).unwrap_or(layers.len());
         let origin = self.origin(order, directory.to_path_buf());
-        layers.insert(place, nested(&self.path, self.value(&origin.source), &origin));
+        layers.insert(index, nested(&self.path, self.value(&origin.source), &origin));
         Ok(())
     }
 
@@ -144,7 +145,7 @@ impl<'s> Override<'s> {
 
     /// Where it comes from.
     fn origin(&self, order: usize, directory: PathBuf) -> Origin {
-        let source = Source { order, layer: (order, Reverse(0)), name: place(self.text), text: None, directory };
+        let source = Source { order, layer: (order, Reverse(0)), name: location(self.text), text: None, directory };
         Origin { source: Rc::new(source), offset: 0 }
     }
 
@@ -188,7 +189,7 @@ fn has_form(layer: &Table, table: &str) -> bool {
     has("kind") || FORMS.iter().any(|form| has(form)) || (has("source") && has("target"))
 }
 
-/// The place of an override in messages.
-fn place(text: &str) -> PathBuf {
+/// The location of an override in messages.
+fn location(text: &str) -> PathBuf {
     PathBuf::from(format!("--set {}", brief(text)))
 }

@@ -15,7 +15,7 @@ use crate::model::layout::{self, Vocabulary};
 use crate::model::{ModelConfig, PositionKind, Sinusoid, Tie};
 use crate::train::ScheduleConfig;
 
-/// Fills in what the document leaves out and checks how keys go together. `root` is the absolute `data.root`.
+/// Computes missing keys and checks conditions on several keys. `root` is the absolute `data.root`.
 ///
 /// # Errors
 ///
@@ -89,9 +89,8 @@ struct Together<'a> {
 }
 
 impl Together<'_> {
-    /// Reports a problem at the first of `keys` that is stated, unless one of them is already known to be wrong. What
-    /// comes from the model that training begins with cannot be changed: if there is only that, `train.init` has
-    /// the problem.
+    /// Reports a problem at the first of `keys` that is stated, unless one of them already has a problem. Keys from the
+    /// initial model cannot be changed: if there are no others, `train.init` gets the problem.
     fn add(&mut self, keys: &[&str], error: Error) {
         if keys.iter().any(|key| self.report.is_bad(key)) {
             return;
@@ -104,13 +103,13 @@ impl Together<'_> {
         }
     }
 
-    /// Whether the key is stated only by the model that training begins with.
+    /// Whether only the initial model states the key.
     fn is_of_init(&self, key: &str) -> bool {
         get(self.merged, key).is_some_and(|entry| init::is_origin(&entry.item.origin))
     }
 
-    /// Keys about learning a tokenizer do not go together with a file. Two exceptions: a layer that names a file may be
-    /// above one that says how to learn, and a configuration that `mt` wrote states all keys.
+    /// Keys about learning a tokenizer conflict with a tokenizer file. Two exceptions: a layer with a file may lie
+    /// above one with keys about learning, and a configuration that `mt` wrote states all keys.
     fn tokenizer(&mut self, tokenizer: &TokenizerConfig) {
         let stated = |key: &str| get(self.merged, &format!("tokenizer.{key}")).map(|entry| &entry.item.origin);
         if let (Some(target), None) = (stated("target_path"), stated("path")) {
@@ -172,7 +171,7 @@ impl Together<'_> {
         }
     }
 
-    /// Keys about codes need those that they add to.
+    /// Codes need the kind `subword-nmt`; keys about codes or their vocabulary need `tokenizer.codes` or `vocabulary`.
     fn codes(&mut self, tokenizer: &TokenizerConfig) {
         let stated = |key: &str| get(self.merged, &format!("tokenizer.{key}")).map(|entry| &entry.item.origin);
         if let Some(origin) = stated("codes").filter(|_| tokenizer.kind != TokenizerKind::SubwordNmt) {
@@ -289,8 +288,8 @@ impl Together<'_> {
         let least = config.decode.min_length;
         if least >= model {
             let what = format!(
-                "`decode.min_length` = {least} is more tokens than a translation can have: `model.max_length` = {model} \
-                 counts its end too"
+                "`decode.min_length` = {least} is more tokens than a translation can have: `model.max_length` = \
+                 {model} counts its end too"
             );
             let error = Error::usage(what).help(format!("lower `decode.min_length` to at most {}", model - 1));
             self.add(&["decode.min_length", "model.max_length"], error);
@@ -353,8 +352,8 @@ impl Together<'_> {
             self.add(&["train.schedule.kind", "valid.every"], Error::usage(what).help(help));
         } else if stop > 0 && stop <= patience {
             let what = format!(
-                "{kind} lowers the rate after {patience} validations without an improvement, but `valid.patience` = {stop} \
-                 ends training then"
+                "{kind} lowers the rate after {patience} validations without an improvement, but `valid.patience` = \
+                 {stop} ends training then"
             );
             let help = "raise `valid.patience`, or lower `train.schedule.patience`";
             self.add(

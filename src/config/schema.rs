@@ -1,5 +1,5 @@
-//! The table of keys: which exist in which section, what each may hold, what depends on it, and what it means if its
-//! value changes while a run is continued. A key of which nothing is said is refused then.
+//! The table of keys: the keys of each section, their kinds of values, what depends on them, and what another value
+//! means for a run that is continued. By default, such a run refuses another value.
 //!
 //! Names of choices and defaults come from the types; a test checks that the keys here are the types' fields.
 
@@ -25,7 +25,7 @@ pub(super) const ROOT: &[Key] = &[
 ];
 
 const FUNCTION: &[Decides] = &[Decides::Function];
-/// A model of another shape computes something else, too.
+/// A model of another shape also computes another function.
 const SHAPE: &[Decides] = &[Decides::Shape, Decides::Function];
 const BATCHES: &[Decides] = &[Decides::Batches];
 const VALIDATION: &[Decides] = &[Decides::Validation];
@@ -78,7 +78,7 @@ const MONITORED: &[Key] = &{
     keys
 };
 
-/// The keys that say where a corpus is if it is not two files, so that `source` and `target` are columns.
+/// Keys that locate a corpus other than two files. Then `source` and `target` are columns.
 pub(super) const FORMS: &[&str] = &["hub", "tsv"];
 
 /// A split of a data set of the hub; `corpus` checks how the keys go together.

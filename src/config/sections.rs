@@ -1,7 +1,7 @@
-//! The configuration as a type. Each section is defined in the module that does what it says, but `[runtime]`, which is
-//! for all.
+//! The configuration as a type. Each section is defined in the module that implements it; only `[runtime]`, which is
+//! for all, is defined here.
 //!
-//! What a key may hold is in `schema`; a test keeps the two in step.
+//! The allowed values of each key are in `schema`; a test keeps the two in step.
 
 use serde::{Deserialize, Serialize};
 

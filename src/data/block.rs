@@ -16,8 +16,8 @@ pub struct PairBlock {
 }
 
 impl PairBlock {
-    /// Pairs of which the lines end at `ends`: source, target, source, …; with their weights, if they have any.
-    pub(super) fn of_parts(text: String, ends: Vec<usize>, weights: Vec<f32>) -> Self {
+    /// Pairs whose lines end at `ends`: source, target, source, …; with their weights, if they have any.
+    pub(super) fn from_parts(text: String, ends: Vec<usize>, weights: Vec<f32>) -> Self {
         Self { text, ends, weights }
     }
 
@@ -29,7 +29,7 @@ impl PairBlock {
         }
     }
 
-    /// The block with other source lines, which `change` makes of its own.
+    /// The block with other source lines, which `change` makes from its own.
     pub fn with_sources<'a>(&'a self, change: impl Fn(&'a str) -> std::borrow::Cow<'a, str>) -> Self {
         let mut changed = Self { weights: self.weights.clone(), ..Self::default() };
         for (source, target) in (0..self.len()).map(|index| self.get(index)) {

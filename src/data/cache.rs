@@ -6,10 +6,10 @@
 //! CACHE/vocabulary-<key>/tokenizer.json digest      tokenizers learned from a text, and their checksum
 //! ```
 //!
-//! The key is a checksum of everything that decides what comes out: the text, the tokenizers, the filter. So an entry
-//! never has to be renewed, runs share it, and it can be deleted at any time. A shard counts once its summary exists,
-//! which is written after it and holds its checksum; both are synced and renamed into place. Interrupted preparing
-//! resumes after the last shard that counts, and so does the repair of a damaged entry.
+//! The key is a checksum of all that decides the result: the text, the tokenizers, the filter. So an entry never needs
+//! renewal, runs share it, and it can be deleted at any time. A shard counts once its summary exists, which is written
+//! after it and holds its checksum; both are synced, then renamed. Interrupted preparation resumes after the last valid
+//! shard, and so does the repair of a damaged entry.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -95,7 +95,7 @@ impl TokenizersEntry {
         (tokenizers.digest() == digest.trim()).then_some(tokenizers)
     }
 
-    /// Saves the tokenizers. They count when their digest is written, which comes last.
+    /// Saves the tokenizers. They are valid once their digest, the last file, exists.
     pub fn save(&self, tokenizers: &Tokenizers) -> Result<()> {
         let folder = made(&self.directory)?;
         tokenizers.save(&self.directory)?;
@@ -126,8 +126,8 @@ impl Entry {
         self.whole_shards(0)
     }
 
-    /// All shards: the leading ones in `shards`, which [`Self::load`] gave, and then new ones made from the corpus.
-    /// `say` gets messages for the user.
+    /// All shards: the leading ones in `shards`, which come from [`Self::load`], and then new ones made from the
+    /// corpus. `say` gets messages for the user.
     pub fn complete(
         &self,
         mut shards: Vec<Shard>,
@@ -162,7 +162,7 @@ impl Entry {
         shards.iter().map(|shard| shard.summary().read).sum::<usize>() == self.pairs
     }
 
-    /// The file of a shard, and that of its summary.
+    /// The files of a shard and of its summary.
     fn files(&self, number: usize) -> [PathBuf; 2] {
         names(number).map(|name| self.directory.join(name))
     }
@@ -236,7 +236,7 @@ fn write_whole(folder: &Folder, name: &str, bytes: &[u8]) -> Result<()> {
     folder.replace_shared(name, bytes).map_err(|error| cannot_write(&folder.path().join(name), error))
 }
 
-/// The names of a shard's file, and of that of its summary.
+/// The names of a shard's file and of its summary.
 fn names(number: usize) -> [String; 2] {
     ["bin", "json"].map(|ending| format!("{number:05}.{ending}"))
 }
@@ -291,7 +291,7 @@ mod tests {
         }
     }
 
-    /// What a stop, a crash or a bad disk leaves is used as far as it is whole, and what comes out is the same.
+    /// The whole files left by a stop, a crash or a bad disk are used, and the result is the same.
     #[test]
     fn preparing_goes_on_where_it_was_left() {
         let world = World::new();

@@ -79,7 +79,7 @@ pub struct TokenizerConfig {
     /// The target side's, if they are different ones; none: `codes` are for both.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_codes: Option<PathBuf>,
-    /// Pieces with their counts: what the codes may split words into; none: anything.
+    /// Pieces with their counts, into which the codes may split words; `None`: into any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<PathBuf>,
     /// The target side's, if it is a different one; none: `vocabulary` is for both.
@@ -104,7 +104,7 @@ pub struct TokenizerConfig {
     pub max_piece_length: usize,
     /// Share of the text's characters that get pieces of their own; the rarest beyond it are spelt in bytes.
     pub character_coverage: f64,
-    /// Every source line begins with one of these, such as the `<2de>` of a multilingual model; each is one piece.
+    /// Tags such as the `<2de>` of a multilingual model. Every source line begins with one; each is one piece.
     pub tags: Vec<String>,
     /// Other strings that are one piece wherever they occur.
     pub symbols: Vec<String>,
@@ -139,7 +139,7 @@ impl Default for TokenizerConfig {
 }
 
 impl TokenizerConfig {
-    /// What is done to text before it is split.
+    /// The normalisation of text before splitting.
     pub fn form(&self) -> TextForm {
         TextForm {
             normalization: self.normalization,
@@ -148,7 +148,7 @@ impl TokenizerConfig {
         }
     }
 
-    /// Notes what a tokenizer does to text.
+    /// Sets the keys to a tokenizer's form of text.
     pub fn set_form(&mut self, form: TextForm) {
         let TextForm { normalization, lowercase, remove_extra_whitespaces } = form;
         (self.normalization, self.lowercase) = (normalization, lowercase);
@@ -190,12 +190,12 @@ pub struct SetConfig {
     pub location: CorpusLocation,
     /// What is put in front of each of its source lines.
     pub tag: Option<String>,
-    /// What one that is monitored is called; see [`SetConfig::name`].
+    /// The name of a monitored set; see [`SetConfig::name`].
     pub name: Option<String>,
 }
 
 impl SetConfig {
-    /// What it is called where several are told apart: by default after its text.
+    /// Its name among several sets; by default that of its text.
     pub fn name(&self) -> String {
         let of_file = |file: &Path| {
             let name = file.file_name().unwrap_or_default().to_string_lossy();
@@ -264,7 +264,7 @@ impl fmt::Display for CorpusLocation {
     }
 }
 
-/// What `source` and `target` state.
+/// The value of `source` or `target`.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum StatedSide {

@@ -15,9 +15,9 @@ use crate::error::{Error, Result};
 /// One of the two languages of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
-    /// What is translated.
+    /// The side to translate.
     Source,
-    /// What it is translated into.
+    /// The side of the translation.
     Target,
 }
 
@@ -101,7 +101,7 @@ impl PairSource for Tagged {
     }
 }
 
-/// All pairs of a corpus that is known to be small, in memory.
+/// Reads all pairs of a small corpus into memory.
 pub fn read_all(corpus: &dyn PairSource) -> Result<Vec<(String, String)>> {
     let mut pairs = Vec::with_capacity(corpus.len());
     for block in corpus.blocks()? {
@@ -124,8 +124,8 @@ pub struct Corpus {
 impl Corpus {
     /// Opens two files, which may be compressed, and reads them through once. An epoch draws each pair `weight` times.
     ///
-    /// Fails where a file cannot be read, is not UTF-8 or is empty (for both files at once), where the files differ in
-    /// their number of lines, and for a weight that is not a positive number.
+    /// Fails if a file cannot be read, is not UTF-8 or is empty (for both files at once), if the files differ in their
+    /// number of lines, and for a weight that is not a positive number.
     pub fn open(source: impl AsRef<Path>, target: impl AsRef<Path>, weight: f64) -> Result<Self> {
         let (source, target) = (source.as_ref(), target.as_ref());
         check_weight(weight, source)?;
@@ -193,7 +193,7 @@ impl Corpus {
         self.weights.as_ref()
     }
 
-    /// Whether its files are still those that were read, as far as the system tells.
+    /// Whether its files have not changed since they were read, as far as the system reports it.
     fn is_unchanged(&self) -> bool {
         [&self.source, &self.target].iter().all(|file| file.is_unchanged())
             && self.weights.as_ref().is_none_or(Weights::is_unchanged)
@@ -276,7 +276,7 @@ struct Blocks<'a> {
 }
 
 impl Blocks<'_> {
-    /// The next block; `None` at the end of both files. Fails where they are not what they were when they were opened.
+    /// The next block; `None` at the end of both files. Fails if they have changed since they were opened.
     fn next_block(&mut self) -> Result<Option<PairBlock>> {
         let (mut text, mut ends, mut weights) = (Vec::new(), Vec::new(), Vec::new());
         while !is_full(ends.len(), text.len()) {
@@ -303,7 +303,7 @@ impl Blocks<'_> {
         if !self.corpus.is_unchanged() {
             return Err(self.corpus.changed());
         }
-        Ok((!ends.is_empty()).then_some(PairBlock::of_parts(text, ends, weights)))
+        Ok((!ends.is_empty()).then_some(PairBlock::from_parts(text, ends, weights)))
     }
 }
 

@@ -100,8 +100,8 @@ pub fn with_two(data: &TrainingData, config: &DataConfig) -> Option<String> {
     let (path, line) = data.corpus.origin(*two.first()?, Side::Source);
     let (share, path) = (about(two.len(), data.sampled().count()), path.display());
     Some(format!(
-        "{share} of the source lines begin with a tag, and the `tag` of their corpus puts another in front; the first found is \
-         {path}:{line}"
+        "{share} of the source lines begin with a tag, and the `tag` of their corpus puts another in front; the first \
+         found is {path}:{line}"
     ))
 }
 

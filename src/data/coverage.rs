@@ -72,7 +72,8 @@ pub fn warnings(set: &str, tokenizers: &Tokenizers, is_learnt: bool, pairs: &[(V
                     "its text may be of another kind than the training text, of which the vocabulary was learnt"
                 }
                 true => {
-                    "with a larger tokenizer.vocab_size, or tokenizer.character_coverage, more of those in the training text have one"
+                    "with a larger tokenizer.vocab_size, or tokenizer.character_coverage, more of those in the \
+                     training text have one"
                 }
                 false => "the tokenizer may have been learnt from other text",
             };
@@ -102,8 +103,8 @@ pub fn split_already(tokenizers: &Tokenizers, pairs: &[(Vec<u32>, Vec<u32>)]) ->
         );
     } else if are_many(apart, MANY_APART) {
         warnings.push(
-            "lines of the training text end in a full stop with a space before it: text need not be tokenised, and translations \
-             would come out like it"
+            "lines of the training text end in a full stop with a space before it: text need not be tokenised, and \
+             translations would come out like it"
                 .to_owned(),
         );
     }

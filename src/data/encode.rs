@@ -30,18 +30,18 @@ pub trait Encode: Sync {
 
 impl Encode for Tokenizers {
     fn encode(&self, side: Side, line: &str) -> Vec<u32> {
-        self.of(side).encode(line)
+        self.side(side).encode(line)
     }
 
     fn encoded_form(&self, side: Side, line: &str) -> String {
-        self.of(side).encoded_form(line)
+        self.side(side).encoded_form(line)
     }
 }
 
 /// How a corpus is prepared.
 #[derive(Clone, Copy)]
 pub struct Recipe<'a> {
-    /// Splits the lines. A line of nothing but white space has no subword, whatever this says.
+    /// Splits the lines. A blank line has no subword, whatever this returns.
     pub encoder: &'a dyn Encode,
     /// Which pairs are kept.
     pub filter: Filter,
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_enormous_line_only_the_beginning_is_split() {
+    fn only_the_beginning_of_an_enormous_line_is_split() {
         let filter = Filter { max_length: 10, max_ratio: 0.0 };
         let encoded = |source: &str| {
             let words = Words::default();

@@ -272,9 +272,9 @@ mod tests {
             assert_eq!(ranges, [(0..2, 1.0), (2..2, 3.0), (2..3, 0.5)]);
             assert_eq!(
                 report.to_string(),
-                "3 of 9 pairs, 6 dropped: 1 with an empty source (first at a:2), 1 with an empty target (first at a:3), \
-                 2 with a source longer than data.max_length = 5 (first at gone:1), 1 with a target longer than data.max_length = 5 (first \
-                 at b:1), 1 with a length ratio above 3 (first at gone:2)"
+                "3 of 9 pairs, 6 dropped: 1 with an empty source (first at a:2), 1 with an empty target (first at \
+                 a:3), 2 with a source longer than data.max_length = 5 (first at gone:1), 1 with a target longer than \
+                 data.max_length = 5 (first at b:1), 1 with a length ratio above 3 (first at gone:2)"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! Which pairs are fit for training, and the account of those that are not.
+//! Chooses the pairs for training, and reports on the dropped ones.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -209,7 +209,8 @@ mod tests {
         let error = report.require_pairs().unwrap_err().to_string();
         assert!(
             error.starts_with(
-                "no pair is left to train on: 0 of 1 pairs, 1 dropped: 1 with a length ratio above 9 (first at train.en:2)"
+                "no pair is left to train on: 0 of 1 pairs, 1 dropped: 1 with a length ratio above 9 (first at \
+                 train.en:2)"
             ),
             "{error}"
         );

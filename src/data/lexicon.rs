@@ -21,7 +21,7 @@ impl Lexicon {
     /// Learns from pairs of token ids below `vocabularies` (source, target), in so many iterations.
     pub fn learn(pairs: &[Pair<'_>], vocabularies: [usize; 2], iterations: usize) -> Self {
         let lines = lines_of(pairs, vocabularies[0]);
-        // Where each line's target tokens begin among those of all lines.
+        // Where each line's target tokens begin among the tokens of all lines.
         let starts: Vec<usize> = pairs
             .iter()
             .scan(0, |sum, (_, target)| {
@@ -67,17 +67,17 @@ impl Lexicon {
     }
 
     fn maximise(&mut self, pairs: &[Pair<'_>], lines: &[Vec<u32>], starts: &[usize], sums: &[f32], targets: usize) {
-        let places = || vec![0u32; targets];
-        self.of.par_iter_mut().zip(lines).for_each_init(places, |places, (of, lines)| {
-            for (place, (token, _)) in (0..).zip(of.iter()) {
-                places[*token as usize] = place;
+        let indices = || vec![0u32; targets];
+        self.of.par_iter_mut().zip(lines).for_each_init(indices, |indices, (of, lines)| {
+            for (index, (token, _)) in (0..).zip(of.iter()) {
+                indices[*token as usize] = index;
             }
             let mut counts = vec![0f64; of.len()];
             for &line in lines {
                 let target = pairs[line as usize].1;
                 for (token, sum) in target.iter().zip(&sums[starts[line as usize]..]) {
-                    let place = places[*token as usize] as usize;
-                    counts[place] += f64::from(of[place].1) / f64::from(sum.max(f32::MIN_POSITIVE));
+                    let index = indices[*token as usize] as usize;
+                    counts[index] += f64::from(of[index].1) / f64::from(sum.max(f32::MIN_POSITIVE));
                 }
             }
             let total: f64 = counts.iter().sum();
@@ -90,7 +90,7 @@ impl Lexicon {
     /// t(target | source).
     fn probability(&self, source: usize, target: u32) -> f32 {
         let of = &self.of[source];
-        of.binary_search_by_key(&target, |(token, _)| *token).map_or(0.0, |place| of[place].1)
+        of.binary_search_by_key(&target, |(token, _)| *token).map_or(0.0, |index| of[index].1)
     }
 
     /// The `most` most probable target tokens of a source token, the first the most probable.

@@ -19,10 +19,10 @@ pub struct Prepared<T> {
     pub position: SamplerPosition,
 }
 
-/// The items of a producer that runs on a thread of its own, in order.
+/// The items of a producer on its own thread, in order.
 ///
 /// Ends after the producer's first `None` or first error; a panic of the producer becomes an error. Dropping it stops
-/// the thread, once the item being made is finished.
+/// the thread after the current item.
 pub struct Prefetch<T> {
     /// `None` once the end is reached.
     items: Option<Receiver<Result<T>>>,
@@ -71,7 +71,7 @@ impl<T> Drop for Prefetch<T> {
         // First the channel, or a producer that waits for room in it would never end.
         self.items = None;
         if let Some(thread) = self.thread.take() {
-            // A panic has nobody left to tell.
+            // Nobody is left to receive a panic.
             let _ = thread.join();
         }
     }

@@ -20,7 +20,7 @@ const POOL_BATCHES: usize = 400;
 /// Most pairs in an epoch, far beyond any corpus: a guard against a slip in a weight.
 const MOST_DRAWS: f64 = 1e12;
 
-/// Pairs that are drawn `weight` times an epoch: those of one corpus.
+/// Pairs of one corpus, drawn `weight` times an epoch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightedRange {
     /// Indices of the pairs.
@@ -74,14 +74,14 @@ struct Draws {
 }
 
 impl Draws {
-    /// The pair of an epoch's draw `index`, and how often it was drawn before. The epochs together go round and round
-    /// the pairs, so that weight 0.5 draws the other half in the next epoch, and no pair is ever two draws ahead of
+    /// The pair of an epoch's draw `index`, and how often it was drawn before. The epochs together cycle through the
+    /// pairs, so that weight 0.5 draws the other half in the next epoch, and no pair is ever two draws ahead of
     /// another.
     fn pair(&self, epoch: u64, index: usize) -> (usize, u64) {
         let (pairs, count) = (self.range.len() as u128, self.count as u128);
         let draw = u128::from(epoch) * count + index as u128;
-        let (round, place) = ((draw / pairs) as u64, (draw % pairs) as u64);
-        let pair = if count % pairs == 0 { place } else { self.turns.get(place) };
+        let (round, offset) = ((draw / pairs) as u64, (draw % pairs) as u64);
+        let pair = if count % pairs == 0 { offset } else { self.turns.get(offset) };
         (self.range.start + pair as usize, round)
     }
 }
@@ -98,10 +98,10 @@ struct Pool {
 impl Sampler {
     /// A sampler at the beginning of epoch 0.
     ///
-    /// `lengths` are those of all pairs; `ranges` says which pairs are drawn how often; `batch_tokens` is the largest
-    /// max(B·S, B·T) of a batch, with special tokens. A pair longer than that makes a batch of one.
+    /// `lengths` are those of all pairs; `ranges` gives the weights of pairs; `batch_tokens` is the largest max(B·S,
+    /// B·T) of a batch, with special tokens. A pair longer than that makes a batch of one.
     ///
-    /// Fails where nothing is ever drawn, where `batch_tokens` is 0, and for an impossible range or weight.
+    /// Fails if no pair is ever drawn, if `batch_tokens` is 0, and for an impossible range or weight.
     pub fn new(
         lengths: impl PairLengths + 'static,
         ranges: &[WeightedRange],
@@ -171,7 +171,8 @@ impl Sampler {
         let unknown = || {
             let SamplerPosition { epoch, pool, batch } = position;
             Error::failure(format!("the data has no batch {batch} in pool {pool} of epoch {epoch}")).help(
-                "the training data, train.batch_tokens or train.seed differ from those that the checkpoint was made with",
+                "the training data, train.batch_tokens or train.seed differ from those that the checkpoint was made \
+                 with",
             )
         };
         if position.pool >= self.pools as u64 {
@@ -191,7 +192,7 @@ impl Sampler {
         self.draws
     }
 
-    /// About how many batches an epoch has: those of its first pool, scaled. Exact where the epoch is one pool.
+    /// The approximate number of batches of an epoch: those of its first pool, scaled. Exact if the epoch is one pool.
     pub fn batches_per_epoch_estimate(&self, epoch: u64) -> usize {
         let first = self.make_pool(epoch, 0);
         (first.batches.len() as f64 * self.draws as f64 / first.pairs.len() as f64).round() as usize
@@ -202,10 +203,10 @@ impl Sampler {
         let bound = |pool: u64| (u128::from(pool) * self.draws as u128 / self.pools as u128) as u64;
         let mut sorted: Vec<(u32, i64, usize, usize, u64)> = (bound(pool)..bound(pool + 1))
             .enumerate()
-            .map(|(tie, place)| {
-                let (pair, turn) = self.drawn(epoch, order.get(place) as usize);
+            .map(|(tie, draw)| {
+                let (pair, turn) = self.drawn(epoch, order.get(draw) as usize);
                 let (longer, difference) = sort_key(self.lengths.lengths_of(pair));
-                // The place in the pool breaks ties, so that the order is the same whatever the sort does.
+                // The index in the pool breaks ties, so that the order does not depend on the sort.
                 (longer, difference, tie, pair, turn)
             })
             .collect();
@@ -251,10 +252,10 @@ impl Sampler {
 
 /// What a pool is sorted by: the longer side, because it bounds the batch, then how much longer it is.
 ///
-/// The difference rises with one length and falls with the next: where a batch crosses from one to the next, the pairs
-/// on both sides of the crossing are alike. Against the usual order, target and then source, this raises the share of
-/// real tokens among padded ones from 0.951 to 0.975 (4096 tokens, pools of 60,000) and from 0.858 to 0.930 (25,000
-/// tokens, pools of 80,000); measured on the 165,000 Tatoeba pairs, a subword taken as 4.2 bytes.
+/// The difference rises with one length and falls with the next: if a batch crosses from one length to the next, the
+/// pairs on both sides are alike. Against the usual order, target and then source, this raises the share of real tokens
+/// among padded ones from 0.951 to 0.975 (4096 tokens, pools of 60,000) and from 0.858 to 0.930 (25,000 tokens, pools
+/// of 80,000); measured on the 165,000 Tatoeba pairs, a subword taken as 4.2 bytes.
 fn sort_key(Lengths { source, target }: Lengths) -> (u32, i64) {
     let longer = source.max(target);
     let difference = i64::from(source) - i64::from(target);

@@ -10,7 +10,8 @@
 //! | starts | 2 × 4 bytes a pair, and 4 | where source and target begin among the elements; the end |
 //! | elements | [`Elements::width`] bytes each | ids in the order source, target, source …; or text in UTF-8 |
 //!
-//! Text is kept instead of ids where each epoch splits it anew (BPE-dropout). The lengths are those without dropout.
+//! With BPE-dropout, each epoch splits the text anew, so text is kept instead of ids. The lengths are those without
+//! dropout.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -60,7 +61,7 @@ impl Elements {
     }
 }
 
-/// What is known of a shard without looking into it.
+/// Facts about a shard that are known without reading it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Summary {
@@ -243,8 +244,8 @@ enum Bytes {
 }
 
 impl Bytes {
-    /// The mapped file; or what is read from it if its file system cannot map files, as some network ones and FUSE.
-    fn of(file: &mut File, mapped: io::Result<Mmap>) -> io::Result<Self> {
+    /// The mapped file; or its contents, if the file system cannot map files, like some network ones and FUSE.
+    fn new(file: &mut File, mapped: io::Result<Mmap>) -> io::Result<Self> {
         match mapped {
             Ok(map) => Ok(Self::Mapped(map)),
             // Then there is even less room for a copy.
@@ -265,8 +266,8 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Maps a file that was written from [`Self::bytes`], or reads it where files cannot be mapped. `None` if it does
-    /// not match `summary`, or is gone.
+    /// Maps a file with the contents of [`Self::bytes`], or reads it if it cannot be mapped. `None` if it does not
+    /// match `summary`, or is gone.
     ///
     /// Fails where the file cannot be read.
     pub fn map(path: &Path, summary: Summary) -> Result<Option<Self>> {
@@ -283,7 +284,7 @@ impl Shard {
         // SAFETY: the file is written once, under another name, and then only read. (Truncating it while it is in use
         // ends the process, as with any mapped file.)
         let mapped = unsafe { Mmap::map(&file) };
-        let shard = Self { summary, bytes: Bytes::of(&mut file, mapped).map_err(read_error)? };
+        let shard = Self { summary, bytes: Bytes::new(&mut file, mapped).map_err(read_error)? };
         Ok((crc32c::crc32c(shard.bytes()) == shard.summary.checksum && shard.is_sound()).then_some(shard))
     }
 
@@ -298,7 +299,7 @@ impl Shard {
         sorted && is_whole && (0..self.summary.kept).all(is_weight)
     }
 
-    /// What is known of it.
+    /// Its summary.
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
@@ -311,7 +312,7 @@ impl Shard {
         }
     }
 
-    /// The subwords of pair `index`, of those kept. Panics past the end.
+    /// The subwords of the kept pair `index`. Panics past the end.
     #[inline]
     pub fn lengths(&self, index: usize) -> Lengths {
         Lengths { source: self.number(2 * index), target: self.number(2 * index + 1) }
@@ -364,10 +365,10 @@ impl Shard {
         self.number(self.summary.before_starts() * self.summary.kept + side) as usize
     }
 
-    /// The 32-bit number at index `place`, before the elements.
+    /// The 32-bit number at index `index`, before the elements.
     #[inline]
-    fn number(&self, place: usize) -> u32 {
-        let bytes = &self.bytes()[4 * place..4 * place + 4];
+    fn number(&self, index: usize) -> u32 {
+        let bytes = &self.bytes()[4 * index..4 * index + 4];
         u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
     }
 }
@@ -449,10 +450,10 @@ mod tests {
             for cut in [0, 3, size - 1] {
                 assert!(map(&whole.bytes()[..cut]).is_none());
             }
-            for place in 0..size {
+            for index in 0..size {
                 let mut bytes = whole.bytes().to_vec();
-                bytes[place] ^= 1;
-                assert!(map(&bytes).is_none(), "{place}");
+                bytes[index] ^= 1;
+                assert!(map(&bytes).is_none(), "{index}");
                 // Even with a matching checksum, nothing may panic.
                 let mut summary = whole.summary().clone();
                 summary.checksum = crc32c::crc32c(&bytes);
@@ -471,7 +472,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("0.bin");
         std::fs::write(&path, b"content").unwrap();
-        let bytes = |number| Bytes::of(&mut File::open(&path).unwrap(), Err(io::Error::from_raw_os_error(number)));
+        let bytes = |number| Bytes::new(&mut File::open(&path).unwrap(), Err(io::Error::from_raw_os_error(number)));
         assert!(matches!(bytes(libc::ENODEV), Ok(Bytes::Memory(bytes)) if bytes == b"content"));
         assert!(bytes(libc::ENOMEM).is_err());
         std::fs::remove_file(&path).unwrap();

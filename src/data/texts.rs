@@ -77,7 +77,7 @@ impl Text {
         }
     }
 
-    /// As [`Text::windows`], but of one side alone; false if it is not a file of its own.
+    /// Like [`Text::windows`], for one side alone; false if that side is not a separate file.
     pub fn windows_of_side(&self, side: Side, each: impl FnMut(RawLines)) -> Result<bool> {
         let TextFiles::Files { source, target } = &self.files else { return Ok(false) };
         let file = if side == Side::Source { source } else { target };
@@ -139,8 +139,8 @@ impl TextFiles {
             let path = corpus.source().path().display();
             let have = if lines == 1 { "line has" } else { "lines have" };
             say(Notice::Warning(format!(
-                "{path}: {lines} {have} a different number of columns from the first line (line {first} is the first of \
-                 them): a tab within a sentence cuts it in two"
+                "{path}: {lines} {have} a different number of columns from the first line (line {first} is the first \
+                 of them): a tab within a sentence cuts it in two"
             )));
         }
         Ok(Box::new(corpus))
@@ -156,7 +156,7 @@ pub struct Texts {
     pub valid: Option<Text>,
     /// What is tested on.
     pub test: Option<Text>,
-    /// What is scored at validations, too, by name.
+    /// Further sets to score at validations, by name.
     pub monitor: Vec<(String, Text)>,
 }
 
@@ -167,7 +167,7 @@ pub enum Role {
     Validation,
     /// Scoring the final model.
     Test,
-    /// Being scored beside the validation set; nothing is decided by it.
+    /// Scored beside the validation set, without influence on training.
     Monitored,
     /// Being trained on.
     Training,
@@ -184,7 +184,7 @@ pub struct Named<'a> {
 }
 
 impl Texts {
-    /// All of them, first those that must not be trained on.
+    /// All of them; first the sets that training must not use.
     pub fn all(&self) -> impl Iterator<Item = Named<'_>> {
         let one = |text, role, key: &str| Named { text, role, key: key.to_owned() };
         let valid = self.valid.iter().map(move |text| one(text, Role::Validation, "data.valid"));
@@ -211,8 +211,8 @@ impl Texts {
         if errors.is_empty() { Ok(found) } else { Err(Error::many(errors)) }
     }
 
-    /// As [`Texts::find`], but goes on after errors. Data sets that cannot be fetched are left out, and the errors say
-    /// why. Files may be missing: [`Text::windows`] tells which.
+    /// Like [`Texts::find`], but goes on after errors. Data sets that cannot be fetched are left out, and the errors
+    /// give the reasons. Files may be missing: [`Text::windows`] reports them.
     pub fn gather(config: &DataConfig, offline: bool) -> (Self, Vec<Error>) {
         let mut errors = Vec::new();
         let is_hub = config.locations().any(|location| matches!(location, CorpusLocation::Hub(_)));
@@ -220,7 +220,7 @@ impl Texts {
         let hub = hub.ok().flatten();
         let mut find = |location: &CorpusLocation, tag: &Option<String>, key: &str| {
             if hub.is_none() && matches!(location, CorpusLocation::Hub(_)) {
-                // The errors have one already that says why.
+                // The errors already hold the reason.
                 return None;
             }
             let files = find(location, hub.as_ref());
@@ -293,8 +293,8 @@ fn must_exist(file: &Path, read_twice_by: Option<&str>) -> Result<()> {
         (Err(error), _) => {
             let is_missing = error.kind() == std::io::ErrorKind::NotFound;
             let error = Error::io("read the text", file, error);
-            let help = "check the path; in a configuration, names are relative to data.root or, if that is unset, to the \
-                        folder of the file that states them; if text has moved: --set data.root=DIR";
+            let help = "check the path; in a configuration, names are relative to data.root or, if that is unset, to \
+                        the folder of the file that states them; if text has moved: --set data.root=DIR";
             Err(if is_missing { error.help(suggestion(file).unwrap_or_else(|| help.to_owned())) } else { error })
         }
     }

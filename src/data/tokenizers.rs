@@ -18,7 +18,7 @@ const JOINT: &str = "tokenizer.json";
 /// Files of separate tokenizers, source and target.
 const SEPARATE: [&str; 2] = ["tokenizer.src.json", TARGET];
 
-/// The file of a target tokenizer of its own.
+/// The file of a separate target tokenizer.
 pub const TARGET: &str = "tokenizer.tgt.json";
 
 /// The files that tokenizers are in, joint or separate.
@@ -38,10 +38,10 @@ impl Tokenizers {
     pub fn train(config: &TokenizerConfig, corpora: &[Box<dyn PairSource>]) -> Result<Self> {
         let [mut source, target] = sample(corpora, config)?;
         if config.kind == TokenizerKind::SubwordNmt {
-            return Self::of_pieces(config, [source, target]);
+            return Self::from_pieces(config, [source, target]);
         }
         let options = config.options();
-        let learn = |text: TextCounts| Tokenizer::of_text(text, &options);
+        let learn = |text: TextCounts| Tokenizer::from_text(text, &options);
         if config.joint {
             source.merge(target);
             let both = Arc::new(learn(source)?);
@@ -52,17 +52,17 @@ impl Tokenizers {
 
     /// Counts the pieces of text that is split already, or that codes split. With one vocabulary for sides whose codes
     /// differ, each has its own tokenizer.
-    fn of_pieces(config: &TokenizerConfig, [mut source, target]: [TextCounts; 2]) -> Result<Self> {
+    fn from_pieces(config: &TokenizerConfig, [mut source, target]: [TextCounts; 2]) -> Result<Self> {
         let codes = Self::codes(config)?;
         let [of_source, of_target] = codes.each_ref().map(Option::as_ref);
-        let one = |text: &TextCounts, codes| Tokenizer::of_pieces(&[(text, codes)], config.vocab_size);
+        let one = |text: &TextCounts, codes| Tokenizer::from_pieces(&[(text, codes)], config.vocab_size);
         let learnt: Vec<Tokenizer> = if !config.joint {
             [one(&source, of_source)?, one(&target, of_target)?].into_iter().flatten().collect()
         } else if of_source == of_target {
             source.merge(target);
             one(&source, of_source)?
         } else {
-            Tokenizer::of_pieces(&[(&source, of_source), (&target, of_target)], config.vocab_size)?
+            Tokenizer::from_pieces(&[(&source, of_source), (&target, of_target)], config.vocab_size)?
         };
         let mut learnt = learnt.into_iter().map(Arc::new);
         let source = learnt.next().ok_or_else(|| Error::failure("no vocabulary was learnt"))?;
@@ -170,7 +170,7 @@ impl Tokenizers {
     }
 
     /// The tokenizer of a side.
-    pub fn of(&self, side: Side) -> &Tokenizer {
+    pub fn side(&self, side: Side) -> &Tokenizer {
         match side {
             Side::Source => &self.source,
             Side::Target => &self.target,
@@ -220,7 +220,7 @@ fn sample(corpora: &[Box<dyn PairSource>], config: &TokenizerConfig) -> Result<[
             let block = block?;
             let first = read.next_multiple_of(every) - read;
             let pairs = (first..block.len()).step_by(every).map(|index| block.get(index));
-            // Their characters would take the place of those of sentences in the vocabulary.
+            // Their characters would displace those of sentences in the vocabulary.
             let pairs: Vec<_> = pairs.filter(|(source, target)| !is_long(source) && !is_long(target)).collect();
             let [source, target] = &mut counts;
             rayon::join(

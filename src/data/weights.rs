@@ -20,7 +20,7 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Reads the file at `path`, which may be compressed, to its end: the weights of the lines of `text`, if that is
+    /// Reads the file at `path`, which may be compressed, to its end: the weights of the lines of `text`, if `text` is
     /// known.
     ///
     /// # Errors

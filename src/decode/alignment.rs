@@ -42,9 +42,8 @@ const SPACE: char = '▁';
 /// A token's number of a word, if it has one.
 type Number = Option<usize>;
 
-/// Pairs each word of translations of lines with the source word that it attends to most, in the order of the
-/// translation; a word that several parts of a line have made, with one of each part. Of each line, the first `most`
-/// translations, at most, are aligned.
+/// Pairs each word of translations with the source word that it attends to most, in the order of the translation. A
+/// word from several parts of a line gets one pair per part. Aligns at most the first `most` translations of each line.
 ///
 /// Attention is the mean over the heads of the last layer, summed over the pieces of each word; see [`Part::links`] for
 /// which is the most.
@@ -58,8 +57,8 @@ pub fn align<S: AsRef<str> + Sync>(
     translations: &[Translation],
     most: usize,
 ) -> Result<Vec<Vec<Alignment>>> {
-    let of_line = |(line, translation)| of_translations(reader, AsRef::as_ref(line), translation, most);
-    let parts: Vec<Vec<Vec<Part>>> = lines.par_iter().zip(translations).map(of_line).collect();
+    let parts_of_line = |(line, translation)| translation_parts(reader, AsRef::as_ref(line), translation, most);
+    let parts: Vec<Vec<Vec<Part>>> = lines.par_iter().zip(translations).map(parts_of_line).collect();
     let all: Vec<&Part> = parts.iter().flatten().flatten().collect();
     let mut links = attended(model, reader, &all)?.into_iter();
     let mut alignment = |parts: &Vec<Part>| {
@@ -71,7 +70,7 @@ pub fn align<S: AsRef<str> + Sync>(
     Ok(parts.iter().map(|translations| translations.iter().map(&mut alignment).collect()).collect())
 }
 
-/// A part of a line and what was made of it, to be aligned.
+/// A part of a line and its translation, to align.
 struct Part<'t> {
     source: &'t Source,
     /// What the decoder made, and the words of the translation that its tokens belong to.
@@ -82,17 +81,17 @@ struct Part<'t> {
 }
 
 /// The parts of each of the first `most` translations of a line.
-fn of_translations<'t>(reader: &Reader, line: &str, translation: &'t Translation, most: usize) -> Vec<Vec<Part<'t>>> {
+fn translation_parts<'t>(reader: &Reader, line: &str, translation: &'t Translation, most: usize) -> Vec<Vec<Part<'t>>> {
     let Tokenizers { source, target } = reader.tokenizers();
     let parts = &translation.parts;
     let own: Vec<&[u32]> = parts.iter().map(|part| part.ids.get(part.added..).unwrap_or_default()).collect();
-    let numbers = of_line(source, line, &own);
+    let numbers = line_words(source, line, &own);
     let of_candidate = |candidate: &Candidate| {
         let Candidate { tokens, joints, .. } = candidate;
         let starts = [0].into_iter().chain(joints.iter().copied());
         let ends = joints.iter().copied().chain([tokens.len()]);
         let made: Vec<&[u32]> = starts.zip(ends).map(|(start, end)| &tokens[start..end]).collect();
-        let to = of_translation(target, &candidate.text, &made);
+        let to = translation_words(target, &candidate.text, &made);
         let part = |(i, to): (usize, Vec<Number>)| {
             let source = &parts[i];
             let before = if i == 0 { &[][..] } else { &translation.later_prefix };
@@ -155,12 +154,12 @@ impl Part<'_> {
     /// Each of its target words, after the source word that it attends to most, given the attention of each target
     /// token to the source tokens.
     ///
-    /// What counts is the share of its attention to words, divided by the attention that the source word gets from all:
-    /// some words, such as a full stop, get some attention from every word without being its translation
-    /// (docs/results.md has what this changes).
+    /// The score is the share of the word's attention to words, divided by the total attention that the source word
+    /// gets: some words, such as a full stop, get some attention from every word without being its translation
+    /// (docs/results.md has the effect).
     fn links(&self, weights: &[Vec<f32>]) -> Vec<(usize, usize)> {
-        /// Added to the attention that a source word gets, so that little attention does not stand out for being the
-        /// only one.
+        /// Added to the total attention of a source word, so that a little attention does not win only because there is
+        /// no other.
         const LEAST_RECEIVED: f32 = 0.05;
         // Numbers ascend.
         let range = |numbers: &[Number]| -> Option<(usize, usize)> {
@@ -200,10 +199,10 @@ impl Part<'_> {
 
 /// For each part of a line, the numbers of the line's words that its tokens belong to.
 ///
-/// Tokens are of normalised text, in which several words may stand for one of the line, or none (NFKC makes two of
-/// `a´b`). So the line's words are normalised one by one, and the normalised words are counted along the tokens. A part
-/// may begin inside a word: it does if the part before has not reached the word's last character.
-fn of_line(tokenizer: &Tokenizer, line: &str, parts: &[&[u32]]) -> Vec<Vec<Number>> {
+/// Tokens belong to normalised text, in which several words or none may stand for one word of the line (NFKC makes two
+/// of `a´b`). So this normalises the line's words one by one, and counts the normalised words along the tokens. A part
+/// begins inside a word if the part before has not reached the word's last character.
+fn line_words(tokenizer: &Tokenizer, line: &str, parts: &[&[u32]]) -> Vec<Vec<Number>> {
     let mut normalised = stretches(tokenizer, line).enumerate().flat_map(|(number, stretch)| {
         let lengths = lengths(&words(tokenizer, &tokenizer.encode(stretch)));
         lengths.into_iter().map(move |length| (number, length))
@@ -212,8 +211,8 @@ fn of_line(tokenizer: &Tokenizer, line: &str, parts: &[&[u32]]) -> Vec<Vec<Numbe
     let (mut number, mut left) = (None, 0usize);
     let mut of_part = |tokens: &&[u32]| {
         let mut before = None;
-        let of_token = |place: Option<WordPosition>| {
-            let WordPosition { word, length } = place?;
+        let of_token = |position: Option<WordPosition>| {
+            let WordPosition { word, length } = position?;
             let steps = match before {
                 Some(before) => word - before,
                 None => word + usize::from(left == 0),
@@ -253,7 +252,7 @@ fn stretches<'l>(tokenizer: &Tokenizer, line: &'l str) -> impl Iterator<Item = &
 
 /// For each part of a translation, the numbers of the translation's words that its tokens belong to. A part begins
 /// inside a word if it was appended without a space.
-fn of_translation(tokenizer: &Tokenizer, text: &str, parts: &[&[u32]]) -> Vec<Vec<Number>> {
+fn translation_words(tokenizer: &Tokenizer, text: &str, parts: &[&[u32]]) -> Vec<Vec<Number>> {
     let all = text.split_whitespace().count();
     let (mut count, mut last) = (0usize, None);
     let mut of_part = |tokens: &&[u32]| {
@@ -263,7 +262,7 @@ fn of_translation(tokenizer: &Tokenizer, text: &str, parts: &[&[u32]]) -> Vec<Ve
         });
         last = part.chars().next_back().or(last);
         let first = count.saturating_sub(usize::from(is_joined));
-        let number = |place: Option<WordPosition>| place.map(|place| first + place.word);
+        let number = |position: Option<WordPosition>| position.map(|position| first + position.word);
         let numbers: Vec<Number> = words(tokenizer, tokens).into_iter().map(number).collect();
         count = numbers.iter().flatten().last().map_or(count, |last| last + 1);
         numbers.into_iter().map(|number| number.filter(|number| *number < all)).collect()
@@ -274,7 +273,7 @@ fn of_translation(tokenizer: &Tokenizer, text: &str, parts: &[&[u32]]) -> Vec<Ve
 /// Where a token is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct WordPosition {
-    /// The number of its word among those of the tokens, from 0.
+    /// The number of its word among the words of the tokens, from 0.
     word: usize,
     /// How many characters of its piece are of that word.
     length: usize,
@@ -311,28 +310,28 @@ fn texts(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<String> {
     let bytes: Vec<Option<u8>> = texts.iter().map(byte).collect();
     let mut start = 0;
     for run in bytes.chunk_by(|a, b| a.is_some() == b.is_some()) {
-        let mut place = start;
+        let mut index = start;
         start += run.len();
         let run: Vec<u8> = run.iter().copied().flatten().collect();
         for chunk in run.utf8_chunks() {
             for character in chunk.valid().chars() {
-                let of_character = &mut texts[place..place + character.len_utf8()];
-                place += character.len_utf8();
+                let of_character = &mut texts[index..index + character.len_utf8()];
+                index += character.len_utf8();
                 // In the text itself it is no space.
                 if character != SPACE {
                     of_character.fill(character.to_string());
                 }
             }
-            place += chunk.invalid().len();
+            index += chunk.invalid().len();
         }
     }
     texts
 }
 
 /// The characters of each word.
-fn lengths(places: &[Option<WordPosition>]) -> Vec<usize> {
-    let mut lengths = vec![0; places.iter().flatten().last().map_or(0, |last| last.word + 1)];
-    places.iter().flatten().for_each(|place| lengths[place.word] += place.length);
+fn lengths(positions: &[Option<WordPosition>]) -> Vec<usize> {
+    let mut lengths = vec![0; positions.iter().flatten().last().map_or(0, |last| last.word + 1)];
+    positions.iter().flatten().for_each(|position| lengths[position.word] += position.length);
     lengths
 }
 
@@ -359,7 +358,7 @@ mod tests {
     /// As [`numbers`], of the tokens of these parts of a line.
     fn in_line(tokenizer: &Tokenizer, line: &str, parts: &[&str]) -> Vec<Vec<usize>> {
         let ids: Vec<Vec<u32>> = parts.iter().map(|part| tokenizer.encode(part)).collect();
-        numbers(of_line(tokenizer, line, &ids.iter().map(Vec::as_slice).collect::<Vec<_>>()))
+        numbers(line_words(tokenizer, line, &ids.iter().map(Vec::as_slice).collect::<Vec<_>>()))
     }
 
     #[test]
@@ -376,7 +375,7 @@ mod tests {
         }
         // The last token of the line is of its last word, whatever is before.
         let line = "´´ ´a´b´ ¨ x";
-        let found = of_line(&bpe, line, &[&bpe.encode(line)]);
+        let found = line_words(&bpe, line, &[&bpe.encode(line)]);
         assert_eq!(found[0].last(), Some(&Some(3)));
     }
 
@@ -429,7 +428,7 @@ mod tests {
         assert_eq!(in_line(&bpe, "the", &["the old", "dog"]), [vec![0], vec![]]);
         assert_eq!(in_line(&bpe, " ", &["the old"]), [Vec::<usize>::new()]);
         let ids = bpe.encode("the old dog");
-        assert_eq!(numbers(of_translation(&bpe, "the old", &[&ids])), [[0, 1]]);
+        assert_eq!(numbers(translation_words(&bpe, "the old", &[&ids])), [[0, 1]]);
     }
 
     #[test]
@@ -442,7 +441,7 @@ mod tests {
         ] {
             let ids: Vec<Vec<u32>> = parts.iter().map(|part| bpe.encode(part)).collect();
             let ids: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
-            assert_eq!(numbers(of_translation(&bpe, text, &ids)), expected, "{text}");
+            assert_eq!(numbers(translation_words(&bpe, text, &ids)), expected, "{text}");
         }
     }
 
@@ -451,7 +450,7 @@ mod tests {
         let line = "the l@@ ow@@ er  low   l@@ ow";
         let mut text = TextCounts::default();
         text.add(line);
-        let pieces = Tokenizer::of_pieces(&[(&text, None)], 100).unwrap().remove(0);
+        let pieces = Tokenizer::from_pieces(&[(&text, None)], 100).unwrap().remove(0);
         let plain = pieces.plain(line);
         assert_eq!(stretches(&pieces, line).count(), plain.split_whitespace().count());
         assert_eq!(stretches(&pieces, line).collect::<Vec<_>>(), ["the", "l@@ ow@@ er", "low", "l@@ ow"]);

@@ -60,7 +60,7 @@ pub(super) fn trace(model: &Transformer, reader: &Reader, source: &Source, trans
 
 /// The cross-attention weights of the last layer, averaged over its heads, for each of several sources and tokens made
 /// of them: for each token, at the position that produces it, one weight per source token and one for the end of the
-/// source. They do not depend on what is computed with them.
+/// source. They do not depend on the other pairs of the batch.
 pub(super) fn cross_attention(
     model: &Transformer,
     reader: &Reader,
@@ -98,7 +98,7 @@ mod tests {
     use crate::data::tokenizers::Tokenizers;
     use crate::model::{ModelConfig, NormPlacement, PaddingMask, PositionKind, Vocabulary};
 
-    /// Neither padding nor what is computed with it changes any bit of a pair's weights.
+    /// Neither padding nor other pairs of the batch change any bit of a pair's weights.
     #[test]
     fn weights_of_a_pair_are_the_same_in_a_batch() {
         let options = TrainOptions { vocab_size: 300, ..TrainOptions::default() };

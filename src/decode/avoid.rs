@@ -17,15 +17,15 @@ pub struct Avoided {
 impl Avoided {
     /// A phrase that is not empty, as translations write it.
     pub fn new(phrase: &str, surfaces: &Surfaces) -> Self {
-        let contains = |text: &[u8]| occurrences(text, phrase).any(|place| place > 0);
-        let is_word = |place: &usize| {
-            let (before, after) = phrase.split_at(*place);
+        let contains = |text: &[u8]| occurrences(text, phrase).any(|offset| offset > 0);
+        let is_word = |offset: &usize| {
+            let (before, after) = phrase.split_at(*offset);
             !after.starts_with(' ') && !joins(before.as_bytes(), after.as_bytes())
         };
         Self {
             text: phrase.as_bytes().to_vec(),
             inside: surfaces.all().filter(|(_, text)| contains(text)).map(|(id, _)| id).collect(),
-            words: phrase.char_indices().map(|(place, _)| place).skip(1).filter(is_word).collect(),
+            words: phrase.char_indices().map(|(offset, _)| offset).skip(1).filter(is_word).collect(),
         }
     }
 }
@@ -39,11 +39,11 @@ fn joins(before: &[u8], after: &[u8]) -> bool {
 fn occurrences<'t>(text: &'t [u8], phrase: &'t str) -> impl Iterator<Item = usize> + 't {
     let phrase = phrase.as_bytes();
     let windows = text.windows(phrase.len().max(1)).enumerate();
-    let is_whole = move |(place, window): &(usize, &[u8])| {
-        let (before, after) = (&text[..*place], &text[place + window.len()..]);
+    let is_whole = move |(offset, window): &(usize, &[u8])| {
+        let (before, after) = (&text[..*offset], &text[offset + window.len()..]);
         *window == phrase && !joins(before, window) && !joins(window, after)
     };
-    windows.filter(is_whole).map(|(place, _)| place)
+    windows.filter(is_whole).map(|(offset, _)| offset)
 }
 
 /// Whether a text contains a phrase as whole words.
@@ -75,8 +75,8 @@ impl Avoid {
         let own = own.trim_ascii_start();
         for phrase in &self.phrases {
             forbidden.extend_from_slice(&phrase.inside);
-            for place in 0..phrase.text.len() {
-                let (begun, rest) = phrase.text.split_at(place);
+            for offset in 0..phrase.text.len() {
+                let (begun, rest) = phrase.text.split_at(offset);
                 if let Some(before) = written.strip_suffix(begun)
                     && !joins(before, &phrase.text)
                 {
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(forbidden(&["the cat", "猫"], false, &[9, 1]), [2, 10]);
         assert!(forbidden(&["the cat"], false, &[1, 12]).is_empty());
         assert_eq!(forbidden(&["cat", "a"], false, &[1]), [2, 11]);
-        // A word of which it is a part is another one.
+        // A longer word that contains it is a different word.
         assert_eq!(forbidden(&["Kat"], false, &[1]), [4]);
         assert!(forbidden(&["zen", "s"], false, &[4]).is_empty());
     }

@@ -11,8 +11,7 @@ use super::translate::TranslateOptions;
 use super::{Demands, Hypothesis, Sentence, grid, search};
 use crate::error::{Error, Result};
 
-/// Batches that a device has at once: while it computes a step of one, the host ranks what the last step of the other
-/// found.
+/// Batches on a device at a time: while it computes a step of one batch, the host ranks the candidates of the other.
 const AT_ONCE: usize = 2;
 
 /// Runs `work` on a batch, or on its halves if the device's memory is too small; the results are in the batch's order.
@@ -31,9 +30,9 @@ pub fn in_halves<T, R>(batch: &[T], work: &impl Fn(&[T]) -> Result<Vec<R>>) -> R
     }
 }
 
-/// Runs `work` on batches, [`AT_ONCE`] at a time, each on a thread of its own, and calls `finish` with each batch and
-/// its result, on the thread that calls. Returns the batches that there was not enough memory for beside another;
-/// nothing if `finish` said to stop, by returning false.
+/// Runs `work` on batches, [`AT_ONCE`] at a time, each on a thread of its own. Calls `finish` with each batch and its
+/// result, on the calling thread. Returns the batches that did not fit into memory beside another; none if `finish`
+/// returned false to stop.
 ///
 /// # Errors
 /// Those of `work`, but for out of memory.
@@ -80,9 +79,9 @@ fn overlapped<'b, T: Sync, R: Send>(
 }
 
 impl Ensemble {
-    /// The hypotheses of each source, in order; none for a source without tokens. `sources` has a list for each member,
-    /// `demands` are those of each source, or empty. They are batched by length. Stops without a result if `go_on`,
-    /// asked after each batch with the indices of its sources, returns false.
+    /// The hypotheses of each source, in order; none for a source without tokens. `sources` has a list for each member;
+    /// `demands` has an entry per source, or is empty. Sources are batched by length. Stops without a result if `go_on`
+    /// returns false; it is called after each batch with the indices of its sources.
     ///
     /// # Errors
     /// As [`search`].
@@ -101,7 +100,7 @@ impl Ensemble {
         let (mut constrained, mut others): (Vec<usize>, Vec<usize>) =
             (0..first.len()).filter(|&i| !first[i].ids.is_empty()).partition(|&i| with_phrases(i).is_some());
         let most_rows = constrained.iter().filter_map(|&i| with_phrases(i)).max().unwrap_or(width);
-        // Each model has subwords of its own.
+        // Each model has its own subwords.
         let longest = |&i: &usize| sources.iter().map(|of_model| of_model[i].ids.len()).max().unwrap_or(0);
         source::by_length(&mut others, longest);
         source::by_length(&mut constrained, longest);

@@ -1,20 +1,19 @@
 //! Batched beam search with a length penalty and an exact stopping rule, in one group or in several diverse ones.
 //!
 //! At each step, all continuations of a group's live hypotheses are ranked by the sum of their log-probabilities, minus
-//! a penalty for tokens that earlier groups took at this step. From the top down, those that end are set aside as
-//! finished, if they are among the first `W`, and the others stay live, until `W` are live: ends take no place in the
-//! beam. Of the hypotheses set aside, the `W` with the best scores are kept. At the maximum length, live hypotheses are
-//! cut and compete with them on equal terms.
+//! a penalty for tokens that earlier groups took at this step. From the top down, those that end become finished, if
+//! they are among the first `W`, and the others stay live, until `W` are live: finished ones take no room in the beam.
+//! Of the finished hypotheses, the `W` with the best scores are kept. At the maximum length, live hypotheses are cut
+//! and compete with them on equal terms.
 //!
 //! A group stops when `patience · W` hypotheses have finished (Kasai et al. 2022, "Beam Decoding with Controlled
 //! Patience"; with a patience of 1 this is the rule of fairseq, Marian and CTranslate2), or goes on until nothing can
-//! become better (a patience of 0). In either case it stops earlier if that cannot change the result: once `W`
-//! hypotheses are kept, a live one is hopeless if it could not displace the worst of them even if all its further
-//! tokens had probability 1 and it ended at the most favourable length. A single group with a patience of 0 drops
-//! hopeless hypotheses at once. This is exact: all live hypotheses of a step are equally long, so whatever takes the
-//! place of a dropped one's continuations is less probable than it was, and hopeless too. Otherwise a hopeless
-//! hypothesis still matters, because it may finish or take tokens from other groups: then all go on until all are
-//! hopeless.
+//! become better (a patience of 0). In either case it stops earlier if that cannot change the result. Once `W`
+//! hypotheses are kept, a live one is hopeless if it cannot replace the worst of them, even with probability 1 for all
+//! its further tokens and an end at the most favourable length. A single group with a patience of 0 drops hopeless
+//! hypotheses at once. This is exact: all live hypotheses of a step are equally long, so whatever replaces a dropped
+//! one is less probable than it, and hopeless too. In other searches a hopeless hypothesis still matters, because it
+//! may finish or take tokens from other groups: then all go on until all are hopeless.
 
 use std::cmp::Ordering;
 
@@ -84,9 +83,8 @@ impl Search {
         let is_exhaustive = options.patience == 0.0;
         Self {
             groups,
-            // Enough for each row: a group needs at most W of its continuations that neither end nor have a token taken
-            // by an earlier group; those groups take at most W (count - 1) tokens, and one continuation
-            // ends.
+            // Enough for each row: a group needs at most W continuations of it that neither end nor use a token of an
+            // earlier group. Those groups take at most W (count - 1) tokens, and one continuation ends.
             k: groups.width * groups.count + 1,
             end: model.end_token(),
             is_exhaustive,
@@ -132,7 +130,7 @@ fn hypotheses(beams: Vec<Beam>, history: &History) -> Vec<Hypothesis> {
     all
 }
 
-/// A hypothesis that is still being extended.
+/// A hypothesis that can still be extended.
 struct Live {
     node: usize,
     /// The row of the previous step that it continues.
@@ -202,9 +200,9 @@ impl<'a> Beam<'a> {
         }
     }
 
-    /// Collects the best continuations of the live hypotheses, the best rating first: enough to have `width` that do
-    /// not end, if so many exist. `best` holds `k` continuations for each row of the whole batch; `taken` are the
-    /// tokens of earlier groups, each of which costs `price`.
+    /// Collects the best continuations of the live hypotheses, the best rating first, until `width` of them do not end,
+    /// if so many exist. `best` holds `k` continuations for each row of the whole batch; `taken` are the tokens of
+    /// earlier groups, each with the penalty `price`.
     fn rank(
         &self,
         best: &[Continuation],
@@ -241,14 +239,14 @@ impl<'a> Beam<'a> {
             return self.cut(length - 1, Ending::Stuck);
         }
         self.next.clear();
-        for (place, candidate) in candidates.iter().enumerate() {
+        for (position, candidate) in candidates.iter().enumerate() {
             if self.next.len() == self.width {
                 break;
             }
             let Candidate { rank, token, step, log_prob, .. } = *candidate;
             let before = self.live[rank].node;
             if token == end {
-                if place < self.width {
+                if position < self.width {
                     self.finished.end(before, step, log_prob, length);
                 }
             } else {

@@ -11,7 +11,7 @@ pub struct Characters {
     bytes: HashMap<u32, Vec<u8>>,
 }
 
-/// Tokens that belong together: one token, or those that spell a character.
+/// Tokens of one unit: a single token, or the byte tokens of one character.
 struct Unit<'t> {
     tokens: &'t [u32],
     /// Whether its character lacks bytes.
@@ -19,13 +19,13 @@ struct Unit<'t> {
 }
 
 impl Characters {
-    /// From the bytes of each token; those that are whole characters do not matter.
+    /// From the bytes of each token; tokens of whole characters may be left out.
     pub fn new(bytes: impl IntoIterator<Item = (u32, Vec<u8>)>) -> Self {
         Self { bytes: bytes.into_iter().filter(|(_, bytes)| std::str::from_utf8(bytes).is_err()).collect() }
     }
 
     /// Those of a tokenizer.
-    pub fn of(tokenizer: &Tokenizer) -> Self {
+    pub fn from_tokenizer(tokenizer: &Tokenizer) -> Self {
         Self::new((0..tokenizer.vocab_size() as u32).map(|id| (id, tokenizer.written(id))))
     }
 
@@ -134,7 +134,7 @@ mod tests {
     fn byte_pieces_of_a_tokenizer_are_found() {
         let options = TrainOptions { vocab_size: 300, ..TrainOptions::default() };
         let tokenizer = Tokenizer::train(&[&["and or"; 20][..]], &options).unwrap();
-        let characters = Characters::of(&tokenizer);
+        let characters = Characters::from_tokenizer(&tokenizer);
         let ids = tokenizer.encode("一 and 一 or 丁");
         assert_eq!(ids.len(), 3 * 4 + 2, "and and or are single pieces");
         assert_eq!(ids.iter().filter(|id| tokenizer.is_byte(**id)).count(), 9);

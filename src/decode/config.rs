@@ -21,8 +21,8 @@ pub struct DecodeConfig {
     pub no_repeat_ngram: usize,
     /// A translation has at least this many tokens.
     pub min_length: usize,
-    /// A translation has at most this many times the tokens of its source, plus `max_length_extra`. One that is cut
-    /// there has no end, and competes by its score with those that ended.
+    /// A translation has at most this many times the tokens of its source, plus `max_length_extra`. A translation that
+    /// is cut there has no end, and competes by its score with complete ones.
     pub max_length_ratio: f64,
     /// See `max_length_ratio`.
     pub max_length_extra: usize,

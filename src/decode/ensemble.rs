@@ -33,10 +33,10 @@ impl Ensemble {
         Self { log_shares: vec![log_share; members.len()], members }
     }
 
-    /// With weights, one for each member, all above 0: only what they are relative to each other matters.
+    /// With a weight above 0 for each member; only their ratios matter.
     #[must_use]
     pub fn weighted(mut self, weights: &[f64]) -> Self {
-        // Equal weights are those of `new`, to the bit.
+        // Equal weights give the same as `new`, to the bit.
         if weights.iter().any(|weight| *weight != weights[0]) {
             let total: f64 = weights.iter().sum();
             self.log_shares = weights.iter().map(|weight| (weight / total).ln() as f32).collect();
@@ -64,8 +64,8 @@ impl Ensemble {
         self.members.iter().for_each(Neural::release_memory);
     }
 
-    /// The largest useful number of rows, more of which only take memory, for a search that asks for the `whole`
-    /// distribution or for the best continuations.
+    /// The largest useful number of rows, for a search that reads the `whole` distribution or the best continuations.
+    /// More rows only take memory.
     pub fn rows(&self, whole: bool) -> usize {
         /// Limit on the log-probabilities of a step, where all are stored, as they are of each of several models.
         const MOST_VALUES: usize = 16 << 20;
@@ -142,8 +142,8 @@ fn log_add(a: f32, b: f32) -> f32 {
     }
 }
 
-/// The logarithm of the sum of a distribution: 0, or NaN where one of its members is damaged. Of a damaged member with
-/// a shortlist, only the tokens on the list are NaN.
+/// The logarithm of the sum of a distribution: 0, or NaN if one of its members is damaged. Of a damaged member with a
+/// shortlist, only the tokens on the list are NaN.
 fn log_sum_of(log_probs: &[f32]) -> f32 {
     if log_probs.iter().any(|log_prob| log_prob.is_nan()) { f32::NAN } else { 0.0 }
 }

@@ -26,8 +26,8 @@ pub fn force(model: &mut dyn StepModel, targets: &[&[u32]]) -> Result<Vec<Vec<f3
     Ok(log_probs)
 }
 
-/// How well a model predicts given targets, each token after those before it in the target (teacher forcing); the end
-/// of each counts as a token.
+/// How well a model predicts given targets, each token after the target's earlier tokens (teacher forcing). The end of
+/// a target counts as a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Prediction {
     /// Tokens.
@@ -79,8 +79,8 @@ pub fn predict(model: &mut dyn StepModel, targets: &[&[u32]]) -> Result<Vec<Pred
     Ok(all)
 }
 
-/// Walks through all targets in parallel: at each position `look` gets the rows of those that have not ended, and for
-/// each row its sentence and next token.
+/// Walks through all targets in parallel: at each position `look` gets the rows of unfinished targets, and for each row
+/// its sentence and next token.
 fn teacher_force(
     start: u32,
     end: u32,

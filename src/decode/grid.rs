@@ -2,12 +2,12 @@
 //! Search"): beam search for hypotheses that contain given phrases.
 //!
 //! A sentence has a beam for each number of the phrases' tokens that a hypothesis may have, from none to all
-//! ([`Phrases::tokens_found`]). At each step, every live hypothesis is continued by its most probable tokens and by
-//! those that begin a phrase or go on with one; each continuation goes to the beam of the tokens that it then has, and
-//! the most probable of each beam stay live. So hypotheses compete with those that have come as far: one that has a
-//! phrase already is not crowded out by others that are more probable without it. Only hypotheses with all phrases may
-//! end. The fullest beam that is not empty always has a next one to go to; with room for all tokens of the phrases, a
-//! hypothesis with all of them is found.
+//! ([`Phrases::tokens_found`]). At each step, every live hypothesis is continued by its most probable tokens, and by
+//! tokens that begin or continue a phrase. Each continuation goes to the beam for its number of phrase tokens, and the
+//! most probable of each beam stay live. So hypotheses compete only with equally advanced ones: more probable ones
+//! without a phrase cannot crowd out one that has it. Only hypotheses with all phrases may end. From the most advanced
+//! beam with hypotheses, some can always advance, so if there is room for all phrase tokens, the search finds a
+//! hypothesis with all phrases.
 //!
 //! With patience, a sentence stops once enough have ended, and no live hypothesis has a better score, at its present
 //! length, than the worst that is kept: where phrases come early, what ends first is seldom the best. Everything else
@@ -22,8 +22,7 @@ use super::phrases::{Phrases, Progress};
 use super::{Constraint, Continuation, Ending, Hypothesis, SearchOptions, StepModel, StepRows, not_a_number};
 use crate::error::Result;
 
-/// The most live hypotheses of a sentence: with very many phrases, its beams become narrower than they were asked to
-/// be.
+/// The most live hypotheses of a sentence: with very many phrases, its beams become narrower than requested.
 const MOST_ROWS: usize = 512;
 
 /// How many hypotheses each beam of a sentence holds.
@@ -68,7 +67,7 @@ pub(super) fn search(model: &mut dyn StepModel, options: &SearchOptions, width: 
     Ok(grids.into_iter().map(hypotheses).collect())
 }
 
-/// A hypothesis that is still being extended.
+/// A hypothesis that can still be extended.
 struct Live {
     node: usize,
     /// The row of the previous step that it continues.
@@ -174,7 +173,7 @@ impl<'a> Grid<'a> {
         for (beam, mut candidates) in self.beams.iter_mut().zip(candidates) {
             candidates.sort_unstable_by(Candidate::order);
             beam.clear();
-            for (place, candidate) in candidates.into_iter().enumerate() {
+            for (rank, candidate) in candidates.into_iter().enumerate() {
                 if beam.len() == self.width {
                     break;
                 }
@@ -185,7 +184,7 @@ impl<'a> Grid<'a> {
                         let node = history.push(Node { token, log_prob: step, before });
                         beam.push(Live { node, parent_row: row, log_prob, progress });
                     }
-                    None if place < self.width => self.finished.end(before, step, log_prob, length),
+                    None if rank < self.width => self.finished.end(before, step, log_prob, length),
                     None => {}
                 }
             }
@@ -228,9 +227,9 @@ impl<'a> Grid<'a> {
         Ok(candidates)
     }
 
-    /// How a row is continued: by the tokens that begin a phrase or go on with one, and by the best of all others, as
-    /// many as a beam holds and the end. Those all go to the same beam, but for those that make another word of a
-    /// phrase that was just found, which are ranked apart.
+    /// The continuations of a row: tokens that begin or continue a phrase, the best of all others, as many as a beam
+    /// holds, and the end. The others all go to the same beam, except those that turn a phrase just found into another
+    /// word: these are ranked separately.
     fn continuations(&self, live: &Live, constraint: &Constraint, log_probs: &mut [f32]) -> Result<Vec<Continuation>> {
         if log_probs.iter().any(|log_prob| log_prob.is_nan()) {
             return Err(not_a_number());
@@ -280,8 +279,8 @@ impl<'a> Grid<'a> {
         self.live().any(|live| penalty.score(live.log_prob, length) > worst)
     }
 
-    /// Sets the live hypotheses aside that have all phrases; if none has ended either, those that have the most of
-    /// them. They have `length` tokens.
+    /// Finishes the live hypotheses with all phrases. If there are none, and none has ended before, those with the most
+    /// phrases. They have `length` tokens.
     fn cut(&mut self, length: usize, ending: Ending) {
         let mut beams = std::mem::take(&mut self.beams).into_iter().rev();
         let full = beams.next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What beams keep of their hypotheses: a tree of tokens, and the best of those that are complete.
+//! The memory of a beam search: a tree of tokens, and the best complete hypotheses.
 
 use super::{Ending, Hypothesis, LengthPenalty};
 
@@ -98,8 +98,8 @@ impl Finished {
 
     fn keep(&mut self, node: usize, end: Option<f32>, log_prob: f64, length: usize, ending: Ending) {
         let score = self.penalty.score(log_prob, length);
-        let place = self.kept.partition_point(|kept| kept.score >= score);
-        self.kept.insert(place, Kept { node, end, log_prob, score, ending });
+        let index = self.kept.partition_point(|kept| kept.score >= score);
+        self.kept.insert(index, Kept { node, end, log_prob, score, ending });
         self.kept.truncate(self.width);
     }
 

@@ -2,12 +2,12 @@
 //!
 //! The search sees a [`StepModel`], no tensors. It hands the model a batch of rows, one per live hypothesis of every
 //! unfinished sentence, with the constraints on its next token, and gets back the `k` best continuations of each row.
-//! [`search`] follows a [`Strategy`]: beam search ([`greedy`] for a beam of 1, [`grid`] for sentences whose translations must
-//! contain given phrases), beam search in diverse groups, or sampling.
+//! [`search`] follows a [`Strategy`]: beam search ([`greedy`] for a beam of 1, [`grid`] for sentences whose
+//! translations must contain given phrases), beam search in diverse groups, or sampling.
 //!
-//! A sentence's result depends on nothing but the model's answers for its own rows: ties are broken by rank within the
-//! sentence and by token id, and random numbers are keyed by the sentence, so a batch of one and a batch of many give
-//! the same hypotheses.
+//! A sentence's result depends only on the model's answers for its own rows. Rank within the sentence and token id
+//! break ties, and the sentence is the key of its random numbers. So a batch of one and a batch of many give the same
+//! hypotheses.
 
 pub mod alignment;
 pub mod attention;
@@ -74,11 +74,10 @@ pub trait StepModel {
     /// Extends each row's hypothesis by one token and writes the `k` best continuations of row `r` to
     /// `best[r * k..(r + 1) * k]`, by falling log-probability, the smaller token first among equals.
     ///
-    /// `best` has `rows.len() * k` entries and comes filled with [`Continuation::IMPOSSIBLE`]; where fewer than `k`
-    /// tokens are possible, the rest stays so. The tokens of a row are distinct. Log-probabilities are natural
-    /// logarithms and at most 0; tokens that a constraint excludes still count in the normalisation. The model never
-    /// proposes one of its [`Self::forbidden`] tokens. Neither the other rows nor their number may change a row's
-    /// answer.
+    /// `best` has `rows.len() * k` entries, all [`Continuation::IMPOSSIBLE`] at first; if fewer than `k` tokens are
+    /// possible, the rest stays so. The tokens of a row are distinct. Log-probabilities are natural logarithms and at
+    /// most 0; tokens that a constraint excludes still count in the normalisation. The model never proposes one of its
+    /// [`Self::forbidden`] tokens. Neither the other rows nor their number may change a row's answer.
     ///
     /// # Errors
     /// Whatever the computation fails with; it ends the search.
@@ -155,11 +154,11 @@ pub struct Continuation {
 }
 
 impl Continuation {
-    /// Fills up the answer for a row that has fewer possible tokens than were asked for.
+    /// Fills up the answer for a row with fewer possible tokens than requested.
     pub const IMPOSSIBLE: Self = Self { token: 0, log_prob: f32::NEG_INFINITY };
 
-    /// The log-probability, or `None` where the continuation is impossible. A value just above 0, which rounding in a
-    /// softmax can give, counts as 0: the search relies on sums that never rise. So does -0, for those who print it.
+    /// The log-probability, or `None` for an impossible continuation. A value just above 0, which rounding in a softmax
+    /// can give, counts as 0: the search relies on sums that never rise. So does -0, which would look odd in output.
     fn log_prob(&self) -> Result<Option<f64>> {
         if self.log_prob.is_nan() || self.log_prob == f32::INFINITY {
             return Err(not_a_number());
@@ -285,7 +284,7 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    /// Whether the model is asked for the whole distribution; for the best continuations otherwise, if they are few.
+    /// Whether the search needs the whole distribution; otherwise it needs a few best continuations.
     fn asks_for_all(&self) -> bool {
         self.top_k == 0 || self.top_k > MAX_BEAM
     }
@@ -326,7 +325,7 @@ choice! {
 pub struct Hypothesis {
     /// The tokens, without start and end.
     pub tokens: Vec<u32>,
-    /// Their log-probabilities under the model, and that of the end token where there is one.
+    /// Their log-probabilities under the model, and that of the end token if there is one.
     pub token_log_probs: Vec<f32>,
     /// The sum of these.
     pub log_prob: f64,
@@ -371,8 +370,8 @@ impl Hypothesis {
 /// Finds the hypotheses of each sentence, at least one. A beam gives up to its width, distinct, the best score first.
 ///
 /// # Errors
-/// If the options are out of range (exit code 2) or do not fit the model, if the model fails, or if it gives a
-/// log-probability that is not a number.
+/// The options are out of range (exit code 2) or do not fit the model, the model fails, or it gives a log-probability
+/// that is not a number.
 pub fn search(model: &mut dyn StepModel, options: &SearchOptions) -> Result<Vec<Vec<Hypothesis>>> {
     options.check()?;
     let (given, wanted) = (options.sentences.len(), model.sentences());

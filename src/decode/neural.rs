@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::gpu;
 use crate::gpu::decode::{Excluded, InferenceEngine, Step};
 use crate::gpu::launch::Exclusions;
-use crate::infer::{ComputeType, Engine, Session, of_model};
+use crate::infer::{ComputeType, Engine, Session, model_values};
 use crate::model::cache::{Decoder, State};
 use crate::model::{Sequences, Transformer};
 use crate::ops::simd::vectorised;
@@ -27,7 +27,7 @@ pub struct SpecialTokens {
     pub start: u32,
     /// Ends a hypothesis.
     pub end: u32,
-    /// Never produced: padding, start and unknown, unless the tokenizer says otherwise.
+    /// Never produced: by default padding, start and unknown; the tokenizer decides.
     pub forbidden: Vec<u32>,
     /// The tokens that are parts of characters.
     pub characters: Arc<Characters>,
@@ -35,14 +35,14 @@ pub struct SpecialTokens {
 
 impl SpecialTokens {
     /// The special tokens of a model with these tokenizers.
-    pub fn of(tokenizers: &Tokenizers) -> Self {
+    pub fn new(tokenizers: &Tokenizers) -> Self {
         let target = &tokenizers.target;
         Self {
             source_end: tokenizers.source.eos_id(),
             start: target.bos_id(),
             end: target.eos_id(),
             forbidden: target.forbidden(),
-            characters: Arc::new(Characters::of(target)),
+            characters: Arc::new(Characters::from_tokenizer(target)),
         }
     }
 }
@@ -80,11 +80,11 @@ impl Neural {
         if !parameters.device().is_cpu() {
             return Self::plain(model, special);
         }
-        Ok(Self::of_engine(Engine::new(model.config(), &of_model(model), ComputeType::F32)?, special))
+        Ok(Self::from_engine(Engine::new(model.config(), &model_values(model), ComputeType::F32)?, special))
     }
 
     /// With the processor's engine.
-    pub fn of_engine(engine: Engine, special: SpecialTokens) -> Self {
+    pub fn from_engine(engine: Engine, special: SpecialTokens) -> Self {
         let (vocabulary, max_positions) = (engine.vocabulary(), engine.max_positions());
         Self { kind: Kind::Engine(Box::new(engine)), special, vocabulary, max_positions, shortlist: None }
     }
@@ -159,7 +159,7 @@ impl Neural {
         self.begin_allowing(sources, &[])
     }
 
-    /// As [`Self::begin`]; the shortlist, if there is one, allows the tokens that are `needed` for each sentence, too.
+    /// Like [`Self::begin`]; a shortlist, if there is one, also allows the tokens that are `needed` for each sentence.
     ///
     /// # Errors
     /// The device fails.
@@ -169,7 +169,7 @@ impl Neural {
                 let needed = |i: usize| needed.get(i).map_or(&[][..], Vec::as_slice);
                 let of = |list: &Shortlist| -> Vec<Vec<u32>> {
                     let sources = sources.iter().enumerate();
-                    sources.map(|(i, source)| list.of(source, needed(i), &self.special.forbidden)).collect()
+                    sources.map(|(i, source)| list.tokens_for(source, needed(i), &self.special.forbidden)).collect()
                 };
                 Progress::Engine(engine.begin(engine.encode(sources), self.shortlist.as_ref().map(of)))
             }
@@ -324,13 +324,13 @@ vectorised! {
 }
 
 /// The index of a token in a row of values for `tokens` (ascending), or for the whole vocabulary.
-fn place(tokens: Option<&[u32]>, token: u32) -> Option<usize> {
+fn index(tokens: Option<&[u32]>, token: u32) -> Option<usize> {
     tokens.map_or(Some(token as usize), |tokens| tokens.binary_search(&token).ok())
 }
 
 fn forbid(row: &mut [f32], tokens: Option<&[u32]>, forbidden: &[u32]) {
-    for place in forbidden.iter().filter_map(|&token| place(tokens, token)) {
-        if let Some(value) = row.get_mut(place) {
+    for index in forbidden.iter().filter_map(|&token| index(tokens, token)) {
+        if let Some(value) = row.get_mut(index) {
             *value = f32::NEG_INFINITY;
         }
     }
@@ -352,7 +352,7 @@ pub(super) fn best_continuations(
         return;
     }
     if let Some(token) = constraint.forced {
-        if let Some(logit) = place(tokens, token).and_then(|place| logits.get(place)) {
+        if let Some(logit) = index(tokens, token).and_then(|index| logits.get(index)) {
             best[0] = Continuation { token, log_prob: logit - log_sum };
         }
         return;
@@ -368,7 +368,7 @@ pub(super) fn best_continuations(
 }
 
 /// Writes the largest logits above -∞ and their indices to `best`, the largest first, the smaller index first among
-/// equals. Returns those that it found, all of `best` if there are so many.
+/// equals. Returns the filled part of `best`.
 pub(super) fn largest<'a>(logits: &[f32], best: &'a mut [Continuation]) -> &'a mut [Continuation] {
     /// Logits tested together: most blocks have none above the threshold.
     const BLOCK: usize = 64;
@@ -392,15 +392,14 @@ pub(super) fn largest<'a>(logits: &[f32], best: &'a mut [Continuation]) -> &'a m
     &mut best[..filled]
 }
 
-/// Puts a continuation in its place among the first `filled`, after those that are equal; the last is lost if all are
-/// filled.
+/// Inserts a continuation among the first `filled`, after equal ones; if `best` is full, the last one is lost.
 fn insert(best: &mut [Continuation], filled: usize, new: Continuation) {
-    let mut place = filled.min(best.len() - 1);
-    while place > 0 && best[place - 1].log_prob < new.log_prob {
-        best[place] = best[place - 1];
-        place -= 1;
+    let mut rank = filled.min(best.len() - 1);
+    while rank > 0 && best[rank - 1].log_prob < new.log_prob {
+        best[rank] = best[rank - 1];
+        rank -= 1;
     }
-    best[place] = new;
+    best[rank] = new;
 }
 
 #[cfg(test)]
@@ -413,7 +412,7 @@ mod tests {
 
     /// A damaged model must not look like one for which no token is possible.
     #[test]
-    fn what_is_not_a_number_is_told() {
+    fn nan_is_an_error() {
         for bad in [f32::NAN, f32::INFINITY] {
             let mut best = vec![Continuation::IMPOSSIBLE; 2];
             best_of(&mut [0.0, bad, 1.0], &[], &Constraint::NONE, &mut best);
@@ -422,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn of_some_tokens_alone() {
+    fn continuations_of_some_tokens() {
         let tokens = [3, 5, 8, 9];
         let run = |constraint: Constraint| {
             let (mut logits, mut best) = (vec![1.0, 3.0, 2.0, 4.0], vec![Continuation::IMPOSSIBLE; 3]);

@@ -29,7 +29,7 @@ pub struct LengthPenalty {
 
 impl LengthPenalty {
     /// The divisor for a hypothesis of this length. Except with `Gnmt`, an empty one counts as one token.
-    pub fn of(&self, length: usize) -> f64 {
+    pub fn value(&self, length: usize) -> f64 {
         let length = length as f64;
         match self.kind {
             PenaltyKind::Gnmt => ((5.0 + length) / 6.0).powf(self.alpha),
@@ -40,7 +40,7 @@ impl LengthPenalty {
 
     /// The score that hypotheses are ranked by, higher is better.
     pub fn score(&self, log_prob: f64, length: usize) -> f64 {
-        log_prob / self.of(length)
+        log_prob / self.value(length)
     }
 
     /// An upper bound on the score of any extension of a hypothesis of log-probability `log_prob` to a length in
@@ -78,7 +78,7 @@ mod tests {
             (PenaltyKind::Average, 0, 3.0, 1.0),
         ];
         for (kind, length, alpha, expected) in table {
-            let got = LengthPenalty { kind, alpha }.of(length);
+            let got = LengthPenalty { kind, alpha }.value(length);
             assert!((got - expected).abs() < 1e-12, "{kind:?} of {length} with {alpha}: {got}, not {expected}");
         }
         assert_eq!(LengthPenalty { kind: PenaltyKind::Gnmt, alpha: 1.0 }.score(-6.0, 7), -3.0);

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::surfaces::Surfaces;
 
-/// Phrases, each of which a hypothesis must contain, as whole words.
+/// Phrases that a hypothesis must contain, as whole words.
 ///
-/// A phrase may have several forms, one of which is enough: in the middle of Chinese text its first piece has no mark
-/// of a space. The same phrase given twice must occur twice.
+/// A phrase may have several forms, and any one is enough: inside Chinese text, for example, its first piece has no
+/// space marker. The same phrase given twice must occur twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Phrases {
     /// The first is the root: no token of any phrase.
@@ -35,7 +35,7 @@ struct Node {
     suffix: usize,
     /// The phrases of whose forms this is the beginning, and how many of their tokens are still to come.
     begun: Vec<(usize, usize)>,
-    /// The phrases of which a form ends here.
+    /// The phrases with a form that ends here.
     ended: Vec<usize>,
 }
 
@@ -54,7 +54,7 @@ pub struct Progress {
 impl Phrases {
     const ROOT: usize = 0;
 
-    /// Phrases, each given by its forms: at least one, none of which is empty.
+    /// Phrases, each with its forms: at least one, and none empty.
     pub fn new(phrases: impl IntoIterator<Item = Vec<Vec<u32>>>, surfaces: &Arc<Surfaces>) -> Self {
         let mut this = Self { nodes: vec![Node::default()], phrases: Vec::new(), surfaces: surfaces.clone() };
         for forms in phrases {
@@ -133,13 +133,13 @@ impl Phrases {
         progress.found[phrase] < self.phrases[phrase].times
     }
 
-    /// Whether nothing is still to come.
+    /// Whether a hypothesis has all phrases.
     pub fn are_found(&self, progress: &Progress) -> bool {
         (0..self.phrases.len()).all(|phrase| !self.lacks(progress, phrase))
     }
 
-    /// How many tokens of the phrases a hypothesis has: of those that it contains all, of one that it has begun all but
-    /// those still to come, as if it had the longest form. So each token of [`Self::next`] adds some.
+    /// How many tokens of the phrases a hypothesis has: all tokens of each phrase it contains, and for one it has
+    /// begun, those of its longest form minus those still missing. So each token of [`Self::next`] adds some.
     pub fn tokens_found(&self, progress: &Progress) -> usize {
         let whole = |(phrase, found): (&Phrase, &u32)| phrase.tokens * (*found).min(phrase.times) as usize;
         let begun = self.suffixes(progress.node).flat_map(|node| self.nodes[node].begun.iter());
@@ -216,7 +216,7 @@ mod tests {
         // Phrases may overlap, or hold others.
         assert_eq!(walk(&[&[&[10, 11]], &[&[11, 12]]], &[10, 11, 12]), (vec![1, 3, 4], true));
         assert_eq!(walk(&[&[&[10, 11, 12]], &[&[11]]], &[10, 11, 12]), (vec![1, 3, 4], true));
-        // What is asked for twice must be there twice.
+        // A phrase given twice must occur twice.
         assert_eq!(walk(&[&[&[10]], &[&[10]]], &[10, 11, 10, 10]), (vec![1, 1, 2, 2], true));
         assert!(!walk(&[&[&[10]], &[&[10]]], &[10]).1);
         // Either form is enough; progress is as far as that of the longer one.

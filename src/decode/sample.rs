@@ -4,7 +4,7 @@ use super::{Continuation, Hypothesis, Sampling, SearchOptions, StepModel, StepRo
 use crate::error::Result;
 use crate::rng::{self, Stream};
 
-/// A hypothesis being drawn.
+/// An unfinished sample.
 struct Live {
     sentence: usize,
     /// Which of the sentence's hypotheses it is.
@@ -64,8 +64,8 @@ pub(super) fn search(
     Ok(hypotheses)
 }
 
-/// Collects the tokens that may follow a row, with their log-probabilities: all that its constraint allows, or the
-/// `top_k` most probable where the model was asked for no more.
+/// Collects the tokens that may follow a row, with their log-probabilities: all that its constraint allows, or only the
+/// `top_k` most probable if the search needs no more.
 fn possible(batch: &StepRows, row: usize, sampling: &Sampling, candidates: &mut Vec<(u32, f64)>) -> Result<()> {
     candidates.clear();
     if !sampling.asks_for_all() {

@@ -36,7 +36,7 @@ pub struct Shortlist {
 }
 
 impl Shortlist {
-    /// From the target tokens of each source token, and those always allowed.
+    /// From the target tokens of each source token, and the always allowed ones.
     pub fn new(of: impl IntoIterator<Item = Vec<u32>>, always: Vec<u32>) -> Self {
         let (mut starts, mut tokens) = (vec![0], Vec::new());
         for list in of {
@@ -58,8 +58,9 @@ impl Shortlist {
         self.tokens.len() as f64 / (self.starts.len() - 1).max(1) as f64
     }
 
-    /// The target tokens allowed for a sentence, ascending: also those `needed` for it, but none that is `forbidden`.
-    pub fn of(&self, source: &[u32], needed: &[u32], forbidden: &[u32]) -> Vec<u32> {
+    /// The target tokens allowed for a sentence, ascending. They include those `needed` for it, but none that is
+    /// `forbidden`.
+    pub fn tokens_for(&self, source: &[u32], needed: &[u32], forbidden: &[u32]) -> Vec<u32> {
         let list = |&token: &u32| {
             let [start, end] = [token as usize, token as usize + 1].map(|i| self.starts[i] as usize);
             &self.tokens[start..end]
@@ -157,10 +158,10 @@ mod tests {
     #[test]
     fn a_sentence_may_use_the_tokens_of_its_tokens() {
         let list = Shortlist::new([vec![], vec![7, 3], vec![3, 9, 4]], vec![2]);
-        assert_eq!(list.of(&[1, 1], &[], &[]), [2, 3, 7]);
-        assert_eq!(list.of(&[1, 2], &[], &[4]), [2, 3, 7, 9]);
-        assert_eq!(list.of(&[1, 2], &[5, 3, 4], &[4]), [2, 3, 5, 7, 9]);
-        assert_eq!(list.of(&[], &[], &[]), [2]);
+        assert_eq!(list.tokens_for(&[1, 1], &[], &[]), [2, 3, 7]);
+        assert_eq!(list.tokens_for(&[1, 2], &[], &[4]), [2, 3, 7, 9]);
+        assert_eq!(list.tokens_for(&[1, 2], &[5, 3, 4], &[4]), [2, 3, 5, 7, 9]);
+        assert_eq!(list.tokens_for(&[], &[], &[]), [2]);
         assert_eq!(
             Shortlist::new([vec![], vec![1], vec![2, 3], vec![4]], vec![2]).listed(),
             [false, false, true, true]
@@ -171,7 +172,7 @@ mod tests {
     fn a_list_always_allows_the_end() {
         let pieces = ["<pad>", "</s>", "<unk>", "a", "b"];
         let pieces = pieces.iter().zip(0..).map(|(piece, id)| ((*piece).to_owned(), id)).collect();
-        let tokenizer = Arc::new(Tokenizer::of_words(pieces).unwrap());
+        let tokenizer = Arc::new(Tokenizer::from_words(pieces).unwrap());
         let end = tokenizer.eos_id();
         let tokenizers = Tokenizers { source: tokenizer.clone(), target: tokenizer };
         let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Lines of text on their way into the encoder: tokenised, cut or split at what the model's positions reach, batched by
-//! length.
+//! Prepares lines of text for the encoder: tokenises them, cuts or splits those beyond the model's positions, and
+//! batches them by length.
 
 use std::borrow::{Borrow, Cow};
 use std::cmp::Reverse;
@@ -19,7 +19,7 @@ use crate::model::{ModelConfig, Sequences};
 choice! {
     /// What to do with a line that has more tokens than a model takes.
     pub enum Long {
-        /// Translate its sentences one by one; one that is still too long in parts.
+        /// Translate its sentences one by one, and a sentence that is still too long in parts.
         Split = "split",
         /// Translate its beginning, as far as the model's positions reach.
         Truncate = "truncate",
@@ -50,7 +50,7 @@ pub struct BeyondPositions {
     pub line: usize,
     /// Its tokens with the end of the sentence; only its beginning is counted if it is enormous.
     pub tokens: usize,
-    /// Whether it goes on after those.
+    /// Whether the line continues after those.
     pub and_more: bool,
     /// The model's number of positions.
     pub positions: usize,
@@ -62,9 +62,10 @@ impl BeyondPositions {
         let Self { line, tokens, and_more, positions } = self;
         let model = format!("the model has {positions} positions (model.max_length)");
         let what = match and_more {
-            // White space, of which a token may stand for any number, is read no further either.
+            // Nor is white space read further; one token may stand for any amount of it.
             true if tokens <= positions => format!(
-                "the line goes on after so much white space that only {tokens} tokens were read, counting its end; {model}"
+                "the line goes on after so much white space that only {tokens} tokens were read, counting its end; \
+                 {model}"
             ),
             true => format!("the line has more than {tokens} tokens, counting its end, but {model}"),
             false => format!("the line has {tokens} tokens, counting its end, but {model}"),
@@ -102,7 +103,7 @@ fn beginning(line: &str, longest: usize) -> (&str, &str) {
 pub(super) struct Encoded {
     /// Its tokens, without the end of the sentence.
     pub(super) ids: Vec<u32>,
-    /// Whether text goes on after what was read; white space alone does not count.
+    /// Whether unread text follows; white space alone does not count.
     and_more: bool,
 }
 
@@ -150,8 +151,8 @@ impl Reader {
         self.encoded(lines).into_iter().enumerate().map(source).collect()
     }
 
-    /// The lines with more tokens than the model has positions, or more text than is read, in order: those that
-    /// [`Self::read`] cuts.
+    /// The lines that [`Self::read`] cuts, in order: those with more tokens than the model has positions, or with too
+    /// much text.
     pub fn beyond_positions<S: AsRef<str> + Sync>(&self, lines: &[S]) -> Vec<BeyondPositions> {
         let positions = self.longest + 1;
         let beyond = |(line, Encoded { ids, and_more }): (usize, Encoded)| {
@@ -186,9 +187,9 @@ impl Reader {
 
 /// Splits text into sentences short enough for every model once `leading` is prepended.
 ///
-/// Most models have learnt from single sentences: given several at once, they tend to translate only one. A sentence
-/// that is too long is halved, repeatedly, near its middle: at an end of a sentence, a semicolon or colon, else after a
-/// comma, else at white space or a zero-width space, else between any two characters that readers see.
+/// Most models have learnt from single sentences: given several at once, they tend to translate only one. A text that
+/// is too long is halved, repeatedly, near its middle: at the end of a sentence, a semicolon or colon, else after a
+/// comma, else at white space or a zero-width space, else between any two visible characters.
 pub fn split<'t>(text: &'t str, leading: &str, readers: &[Reader]) -> Vec<&'t str> {
     let is_taken = |text: &str| {
         let whole = if leading.is_empty() { Cow::from(text) } else { format!("{leading}{text}").into() };
@@ -258,37 +259,37 @@ fn is_space(c: char) -> bool {
 /// Where to halve a text of at least two characters.
 fn middle(text: &str) -> usize {
     let centre = text.len() / 2;
-    let nearest = |places: &mut dyn Iterator<Item = usize>| places.min_by_key(|place| place.abs_diff(centre));
+    let nearest = |offsets: &mut dyn Iterator<Item = usize>| offsets.min_by_key(|offset| offset.abs_diff(centre));
     // These full stops end a sentence even without a space after them.
     let wide = |c: char| matches!(c, '。' | '！' | '？' | '．' | '।' | '؟' | '۔');
     let ends = |c: char| wide(c) || matches!(c, '.' | '!' | '?' | '…' | ';' | ':');
     let closes = |c: char| matches!(c, '"' | '\'' | ')' | ']' | '»' | '”' | '’' | '“' | '」' | '』');
     // Not at the very edge, where it would halve nothing.
-    let is_inside = |place: usize, share: usize| place.min(text.len() - place) >= text.len() / share;
-    let is_sentence_end = |place: usize| {
-        let before = text[..place].trim_end_matches(closes);
+    let is_inside = |offset: usize, share: usize| offset.min(text.len() - offset) >= text.len() / share;
+    let is_sentence_end = |offset: usize| {
+        let before = text[..offset].trim_end_matches(closes);
         before.chars().next_back().is_some_and(ends) && !is_abbreviated(before)
     };
-    let spaces = || text.char_indices().filter(|(place, c)| *place > 0 && is_space(*c)).map(|(place, _)| place);
+    let spaces = || text.char_indices().filter(|(offset, c)| *offset > 0 && is_space(*c)).map(|(offset, _)| offset);
     // After the last of the marks and quotes that follow a wide one.
     let mut follows_wide = false;
-    let after_wide = text.char_indices().filter_map(|(place, c)| {
+    let after_wide = text.char_indices().filter_map(|(offset, c)| {
         let is_mark = ends(c) || closes(c);
         let is_after = follows_wide && !is_mark;
         follows_wide = wide(c) || (follows_wide && is_mark);
-        is_after.then_some(place)
+        is_after.then_some(offset)
     });
     let sentences =
-        &mut spaces().filter(|place| is_sentence_end(*place)).chain(after_wide).filter(|p| is_inside(*p, 8));
+        &mut spaces().filter(|offset| is_sentence_end(*offset)).chain(after_wide).filter(|p| is_inside(*p, 8));
     // Wide commas have no space after them.
-    let after_comma = |place: &usize| text[..*place].ends_with([',', '،', '，', '、']);
-    let after_wide_comma = text.match_indices(['，', '、']).map(|(place, comma)| place + comma.len());
+    let after_comma = |offset: &usize| text[..*offset].ends_with([',', '،', '，', '、']);
+    let after_wide_comma = text.match_indices(['，', '、']).map(|(offset, comma)| offset + comma.len());
     let commas = &mut spaces().filter(after_comma).chain(after_wide_comma).filter(|p| is_inside(*p, 4));
     nearest(sentences)
         .or_else(|| nearest(commas))
         .or_else(|| nearest(&mut spaces()))
-        .or_else(|| nearest(&mut text.grapheme_indices(true).map(|(place, _)| place).filter(|place| *place > 0)))
-        .or_else(|| nearest(&mut text.char_indices().map(|(place, _)| place).filter(|place| *place > 0)))
+        .or_else(|| nearest(&mut text.grapheme_indices(true).map(|(offset, _)| offset).filter(|offset| *offset > 0)))
+        .or_else(|| nearest(&mut text.char_indices().map(|(offset, _)| offset).filter(|offset| *offset > 0)))
         .unwrap_or(centre)
 }
 
@@ -350,7 +351,7 @@ mod tests {
         // Spaces are no tokens.
         let pieces = ["<pad>", "</s>", "<unk>", "a", "b"];
         let pieces = pieces.iter().zip(0..).map(|(piece, id)| ((*piece).to_owned(), id)).collect();
-        let tokenizer = Arc::new(Tokenizer::of_words(pieces).unwrap());
+        let tokenizer = Arc::new(Tokenizer::from_words(pieces).unwrap());
         let tokenizers = Tokenizers { source: tokenizer.clone(), target: tokenizer };
         let reader = Reader::new(&ModelConfig { max_length: 8, ..ModelConfig::default() }, &tokenizers);
         let space = " ".repeat(1 << 21);

@@ -1,5 +1,4 @@
-//! What the tokens of a vocabulary write, so that a search can tell words of the text, in whatever tokens they are
-//! spelled.
+//! The text of each token of a vocabulary, so that a search can recognise words, whatever tokens spell them.
 
 use unicode_properties::{GeneralCategoryGroup, UnicodeGeneralCategory};
 use unicode_script::{Script, UnicodeScript};
@@ -24,7 +23,7 @@ impl Surfaces {
     }
 
     /// Those of a tokenizer.
-    pub fn of(tokenizer: &Tokenizer) -> Self {
+    pub fn from_tokenizer(tokenizer: &Tokenizer) -> Self {
         Self::new((0..tokenizer.vocab_size() as u32).map(|id| tokenizer.written(id)))
     }
 
@@ -77,9 +76,9 @@ fn is_of_word(character: char) -> bool {
     is_spaced && !is_of_kana && (character.is_alphanumeric() || is_mark())
 }
 
-/// Whether text begins with a character of a word. Of a character that is not whole, the first byte tells the script
-/// well enough: in UTF-8, E2 begins punctuation and symbols, E3 to E9 kana and Chinese characters, EF and F0 wide forms
-/// and emoji.
+/// Whether text begins with a character of a word. For an incomplete character, the first byte shows the script well
+/// enough: in UTF-8, E2 begins punctuation and symbols, E3 to E9 kana and Chinese characters, EF and F0 wide forms and
+/// emoji.
 pub(super) fn begins_in_word(text: &[u8]) -> bool {
     let Some(&first) = text.first() else { return false };
     match text.utf8_chunks().next().and_then(|chunk| chunk.valid().chars().next()) {

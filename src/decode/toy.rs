@@ -95,7 +95,7 @@ impl StepModel for Toy {
             continuations.retain(|continuation| rows.constraint(r).allows(continuation.token));
             // Stable: the smaller token stays first among equals.
             continuations.sort_by(|a, b| b.log_prob.total_cmp(&a.log_prob));
-            answer.iter_mut().zip(continuations).for_each(|(place, continuation)| *place = continuation);
+            answer.iter_mut().zip(continuations).for_each(|(slot, continuation)| *slot = continuation);
         }
         Ok(())
     }

@@ -97,7 +97,7 @@ fn check_index(index: usize, count: usize) -> Result<()> {
 /// The oldest compute capability that the kernels are for, as in build.rs.
 const OLDEST: usize = 80;
 
-/// A driver runs kernels of its own CUDA version and older.
+/// A driver runs kernels of its own CUDA version and of older ones.
 fn check_driver(driver: u32, built: u32) -> Result<()> {
     if driver >= built {
         return Ok(());
@@ -157,7 +157,8 @@ fn load_libraries() -> Result<()> {
     Ok(())
 }
 
-/// The libraries besides the driver's that Candle calls, each before those that need it. Named as in CUDA 12 and 13.
+/// The libraries that Candle calls besides the driver's, each before those that depend on it. Names as in CUDA 12 and
+/// 13.
 fn libraries(major: u32) -> [String; 4] {
     // cuRAND has version numbers of its own.
     [("cublasLt", major), ("cublas", major), ("curand", 10), ("nvrtc", major)]
@@ -170,8 +171,8 @@ fn folders(variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
     roots.map(|root| root.join("lib64")).collect()
 }
 
-/// Loads a library for the rest of the process, so that calls to its functions are bound to it: the one that the
-/// dynamic loader finds, else that in one of the folders.
+/// Loads a library for the rest of the process, so that calls to its functions bind to it: the one that the dynamic
+/// loader finds, else one in the folders.
 fn load(name: &str, folders: &[PathBuf]) -> std::result::Result<(), libloading::Error> {
     let files = folders.iter().map(|folder| folder.join(name)).filter(|file| file.exists());
     let mut loaded = open_library(Path::new(name));
@@ -227,7 +228,7 @@ mod tests {
         assert!(error.contains("7.5") && error.contains("8.0 and newer") && error.contains("help: use --device cpu"));
         let error = check_capability(0, 100, "90a").unwrap_err().to_string();
         assert!(error.contains("CUDA_COMPUTE_CAP=100"));
-        // The kernels of this build say what they are for.
+        // The kernels of this build name their target.
         assert!(super::target(kernels::UNARY.ptx()).is_some());
     }
 

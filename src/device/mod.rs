@@ -115,8 +115,8 @@ pub fn set_threads(threads: usize) -> Result<()> {
         // The pool exists already, in tests that run several commands in one process.
         Err(error) if std::error::Error::source(&error).is_none() => Ok(()),
         Err(error) => {
-            let help = "the system allows no further threads: give fewer with --threads, or raise the limit (`ulimit -u`, or that of \
-                        the container)";
+            let help = "the system allows no further threads: give fewer with --threads, or raise the limit (`ulimit \
+                        -u`, or that of the container)";
             Err(Error::failure(format!("cannot start the threads that compute: {error}")).caused_by(error).help(help))
         }
         Ok(()) => Ok(()),
@@ -141,7 +141,7 @@ pub fn configure_libraries() {
     unsafe { libmimalloc_sys::mi_option_set_default(PURGE_DELAY, MILLISECONDS) };
 }
 
-/// Bytes of memory this machine has; `None` where the system does not say.
+/// Bytes of memory of this machine; `None` if the system does not report it.
 pub fn machine_memory() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let kilobytes: u64 =
@@ -152,8 +152,8 @@ pub fn machine_memory() -> Option<u64> {
 }
 
 /// Bytes that a container, a batch system or a service manager allows this process: the limits of its control groups,
-/// which are named as in `/proc/self/cgroup` (version 1 or 2), and of those around them. Within a container, which sees
-/// only its own, these are at the `root` of all.
+/// named as in `/proc/self/cgroup` (version 1 or 2), and of the groups around them. A container sees only its own
+/// groups, at the `root`.
 fn memory_limits(groups: &str, root: &Path) -> Vec<u64> {
     let files = groups.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -176,7 +176,7 @@ fn memory_limits(groups: &str, root: &Path) -> Vec<u64> {
 }
 
 /// Bytes of memory this process holds now, without mapped files, since the system takes those back when it needs room;
-/// `None` where the system does not say.
+/// `None` if the system does not report it.
 pub fn resident_memory() -> Option<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let mut pages = statm.split_whitespace().skip(1).map_while(|number| number.parse::<u64>().ok());

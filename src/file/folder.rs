@@ -1,4 +1,4 @@
-//! Changing what is in a directory without following links that somebody may have planted there.
+//! Changes the contents of a directory without following links that somebody may have planted there.
 //!
 //! Everything is done relative to the opened directory: that another comes to lie at its path changes nothing. Whether
 //! the last part of a name is a link is decided by the system as it opens it, not by a look beforehand.
@@ -22,7 +22,7 @@ pub(crate) enum Links {
     /// It is refused.
     #[default]
     Refused,
-    /// The user has said so.
+    /// The user allows it.
     Followed,
 }
 
@@ -47,7 +47,7 @@ impl Folder {
     }
 
     /// The folder that a file is in, and the file's name there.
-    pub(crate) fn of(file: &Path) -> io::Result<(Self, &OsStr)> {
+    pub(crate) fn containing(file: &Path) -> io::Result<(Self, &OsStr)> {
         let name = file.file_name().ok_or_else(|| io::Error::other("this is not the name of a file"))?;
         Ok((Self::open(folder_of(file))?, name))
     }
@@ -93,7 +93,7 @@ impl Folder {
         lies_at(&self.directory, &self.path)
     }
 
-    /// The names of what is in it.
+    /// The names of its entries.
     pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
         names(&self.directory)
     }
@@ -103,22 +103,22 @@ impl Folder {
         self.directory.sync_all()
     }
 
-    /// Opens a regular file to be read.
+    /// Opens a regular file for reading.
     pub(crate) fn read(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         self.opened(name.as_ref(), OFlags::RDONLY)
     }
 
-    /// Opens a regular file to be read and added to.
+    /// Opens a regular file for reading and appending.
     pub(crate) fn append(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         only_name(self.opened(name.as_ref(), OFlags::RDWR | OFlags::APPEND)?)
     }
 
-    /// Opens a regular file to be added to; it is made if it is missing.
+    /// Opens a regular file for appending, and makes it if it is missing.
     pub(crate) fn append_or_make(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         only_name(self.opened(name.as_ref(), OFlags::RDWR | OFlags::APPEND | OFlags::CREATE)?)
     }
 
-    /// Opens a regular file to be locked and written to; it is made if it is missing.
+    /// Opens a regular file for locking and writing, and makes it if it is missing.
     pub(crate) fn lockable(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         self.opened(name.as_ref(), OFlags::RDWR | OFlags::CREATE)
     }
@@ -130,8 +130,7 @@ impl Folder {
         regular(opened.map_err(|error| self.or_link(name, error))?.into())
     }
 
-    /// A new file in the place of whatever other file or link has the name, with the permissions of the file that was
-    /// there.
+    /// A new file that replaces any other file or link of this name, and keeps the permissions of a replaced file.
     pub(crate) fn create(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         let name = name.as_ref();
         let mode = self.mode(name);
@@ -139,7 +138,7 @@ impl Folder {
         self.create_new(name, mode)
     }
 
-    /// A new file, of a name that is not taken. Without `mode` its permissions are those of any new file.
+    /// A new file with an unused name. Without `mode` it gets the permissions of any new file.
     fn create_new(&self, name: &OsStr, mode: Option<Mode>) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = system::openat(&self.directory, name, flags, mode.unwrap_or(Mode::from_raw_mode(0o666)))?;
@@ -168,7 +167,7 @@ impl Folder {
         stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
     }
 
-    /// Renames what is in it, in the place of a file of the new name.
+    /// Renames an entry; a file with the new name is replaced.
     pub(crate) fn rename(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(system::renameat(&self.directory, from.as_ref(), &self.directory, to.as_ref())?)
     }
@@ -188,13 +187,13 @@ impl Folder {
         Ok(system::unlinkat(&self.directory, name.as_ref(), AtFlags::REMOVEDIR)?)
     }
 
-    /// Removes a file, a link or a whole directory, none of whose links are followed; what is not there is fine.
+    /// Removes a file, a link or a whole directory, without following links. A missing one is no error.
     pub(crate) fn remove(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         remove_at(&self.directory, name.as_ref(), NESTED_FOLDERS)
     }
 
-    /// A file that is to have this name when it is whole. Until then it is called `temporary`, which is only for this
-    /// process: what has that name was left by a kill.
+    /// A file that gets this name when it is whole. Until then its name is `temporary`, which only this process uses:
+    /// an existing file of that name was left by a killed process.
     pub(crate) fn stage(&self, name: &str, temporary: &str) -> io::Result<Staged> {
         self.remove_file(temporary)?;
         let file = self.create_new(OsStr::new(temporary), self.mode(OsStr::new(name)))?;
@@ -203,7 +202,7 @@ impl Folder {
             file,
             temporary: temporary.to_owned(),
             name: name.into(),
-            is_placed: false,
+            is_persisted: false,
         })
     }
 
@@ -224,7 +223,13 @@ impl Folder {
             // Another process may have found it before it was locked, and removed it. Where files cannot be locked,
             // nobody does.
             if file.lock().is_err() || self.holds(&file, &temporary) {
-                return Ok(Staged { folder: self.try_clone()?, file, temporary, name: name.into(), is_placed: false });
+                return Ok(Staged {
+                    folder: self.try_clone()?,
+                    file,
+                    temporary,
+                    name: name.into(),
+                    is_persisted: false,
+                });
             }
         }
         Err(io::Error::other("too many files of other processes lie beside it, with names that begin with a dot"))
@@ -233,12 +238,12 @@ impl Folder {
     /// Replaces a file, which nobody else replaces at the same time. Readers see the old file or the new one, even
     /// after a crash. Returns the new one.
     pub(crate) fn replace(&self, name: &str, temporary: &str, contents: &[u8]) -> io::Result<File> {
-        self.stage(name, temporary)?.filled(contents)?.place()
+        self.stage(name, temporary)?.filled(contents)?.persist()
     }
 
     /// As [`Self::replace`], where other processes may replace the same file at the same time: the last one wins.
     pub(crate) fn replace_shared(&self, name: impl AsRef<OsStr>, contents: &[u8]) -> io::Result<()> {
-        self.stage_shared(name)?.filled(contents)?.place().map(drop)
+        self.stage_shared(name)?.filled(contents)?.persist().map(drop)
     }
 
     /// Removes the files of [`Self::stage_shared`] that nobody has locked. Where files cannot be locked, they stay.
@@ -257,14 +262,14 @@ impl Folder {
         }
     }
 
-    /// Whether an open file is the one of this name.
+    /// Whether the file of this name is the open one.
     pub(crate) fn holds(&self, file: &File, name: impl AsRef<OsStr>) -> bool {
         let there = system::statat(&self.directory, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW);
         let both = system::fstat(file).and_then(|file| Ok((file, there?)));
         both.is_ok_and(|(file, there)| (file.st_dev, file.st_ino) == (there.st_dev, there.st_ino))
     }
 
-    /// Locks it against being taken for a leftover, and says whether it is still what lies at its path.
+    /// Locks it, so that nobody takes it for a leftover. Returns whether it is still the file at its path.
     pub(crate) fn is_left(&self) -> bool {
         is_left(&self.directory, &self.path)
     }
@@ -278,7 +283,8 @@ impl Folder {
         Ok(Self { directory: self.directory.try_clone()?, path: self.path.clone() })
     }
 
-    /// The error, in words that say so if a link has this name: the system's are about directories or too many links.
+    /// The error, with a clear message if a link has this name: the system's message is about directories or too many
+    /// links.
     fn or_link(&self, name: &OsStr, error: Errno) -> io::Error {
         if [Errno::LOOP, Errno::NOTDIR, Errno::MLINK].contains(&error) && self.is_link(name) {
             let what = format!("{} is a link, which is not followed here", self.path.join(name).display());
@@ -288,7 +294,7 @@ impl Folder {
     }
 }
 
-/// What the names of temporary files of other processes end with.
+/// The end of the names of temporary files of other processes.
 const NEW: &str = ".new";
 /// Ids of processes are below 2²² on Linux, and smaller elsewhere.
 const BITS_OF_IDS: u32 = 22;
@@ -301,11 +307,11 @@ pub(crate) struct Staged {
     file: File,
     temporary: String,
     name: OsString,
-    is_placed: bool,
+    is_persisted: bool,
 }
 
 impl Staged {
-    /// What is written into.
+    /// The file to write into.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
@@ -317,24 +323,24 @@ impl Staged {
         Ok(self)
     }
 
-    /// Gives it its name, in the place of the file that has it. It should have been synced.
-    pub(crate) fn place(mut self) -> io::Result<File> {
+    /// Gives it its final name, and so replaces an existing file. Sync it first.
+    pub(crate) fn persist(mut self) -> io::Result<File> {
         self.folder.rename(&self.temporary, &self.name)?;
-        self.is_placed = true;
+        self.is_persisted = true;
         self.file.try_clone()
     }
 }
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        if !self.is_placed {
+        if !self.is_persisted {
             // An incomplete file would only take space. What led here matters more than that it stays.
             let _ = self.folder.remove_file(&self.temporary);
         }
     }
 }
 
-/// The file, unless it has another name elsewhere: what is added would be added there, too.
+/// The file, unless it has a second name elsewhere, where appended data would show, too.
 fn only_name(file: File) -> io::Result<File> {
     match file.metadata()?.nlink() {
         0 | 1 => Ok(file),
@@ -351,7 +357,7 @@ fn missing_is_fine(result: rustix::io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// The names of what is in an opened directory.
+/// The names of the entries of an opened directory.
 fn names(directory: &File) -> io::Result<Vec<OsString>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(directory)? {
@@ -364,11 +370,11 @@ fn names(directory: &File) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// Removes what has a name in an opened directory; directories only to this depth, since each is kept open meanwhile.
+/// Removes an entry of an opened directory; directories only to this depth, since each stays open meanwhile.
 fn remove_at(parent: &File, name: &OsStr, depth: usize) -> io::Result<()> {
     let refused = match system::unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
-        // A directory, as Linux and as others say it.
+        // A directory: the errors of Linux and of other systems.
         Err(error @ (Errno::ISDIR | Errno::PERM)) => error,
         Err(error) => return Err(error.into()),
     };

@@ -1,8 +1,8 @@
 //! Files that others may have planted, left or locked: replacement as a whole, locks between processes, and bounded
 //! reads.
 //!
-//! What lies in a directory of ours (of a run, a model, a cache) was not named by the user. It is written, locked and
-//! removed through a [`Folder`], which follows no links, and read by [`open_regular`], which does not wait for pipes.
+//! The user has not named the files in a directory of ours (of a run, a model, a cache). A [`Folder`], which follows no
+//! links, writes, locks and removes them, and [`open_regular`], which does not wait for pipes, reads them.
 
 mod folder;
 #[cfg(test)]
@@ -28,13 +28,13 @@ pub(crate) fn fail_at_size_limits() {
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
 }
 
-/// Locks an open file or directory that a killed process may have left at a path. False if a running one has it locked,
-/// or has put another in its place.
+/// Locks an open file or directory that a killed process may have left at a path. False if a running process has locked
+/// or replaced it.
 pub(crate) fn is_left(file: &File, path: &Path) -> bool {
     file.try_lock().is_ok() && lies_at(file, path)
 }
 
-/// Whether an error may be gone a moment later, as those of a network file system.
+/// Whether an error may be temporary, like those of a network file system.
 pub(crate) fn may_pass(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| [libc::EIO, libc::ESTALE, libc::ETIMEDOUT, libc::ENFILE].contains(&code))
 }
@@ -56,7 +56,8 @@ pub(crate) fn waiting<T>(descriptor: i32, events: i16, mut attempt: impl FnMut()
         match attempt() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let mut poll = libc::pollfd { fd: descriptor, events, revents: 0 };
-                // SAFETY: one entry, which lives until the call returns. Whatever it says, the next attempt shows.
+                // SAFETY: one entry, which lives until the call returns. Its result does not matter: the next attempt
+                // shows it.
                 unsafe { libc::poll(&raw mut poll, 1, -1) };
             }
             result => return result,
@@ -72,7 +73,7 @@ pub(crate) fn lies_at(file: &File, path: &Path) -> bool {
     both.is_ok_and(|(opened, there)| opened == there)
 }
 
-/// What came of an attempt to lock a file.
+/// The result of an attempt to lock a file.
 pub(crate) enum Attempt {
     /// It is locked until it is closed.
     Locked(File),
@@ -122,12 +123,12 @@ pub(crate) fn is_out_of_files(path: &Path) -> bool {
     file_system(path).is_some_and(|it| has_only_bytes(it.f_files, it.f_favail, it.f_bavail))
 }
 
-/// Some file systems, such as Btrfs, do not count files, and say that there can be 0.
+/// Some file systems, such as Btrfs, do not count files, and report a limit of 0.
 fn has_only_bytes(files: u64, free_files: u64, free_blocks: u64) -> bool {
     files > 0 && free_files == 0 && free_blocks > 0
 }
 
-/// What stands where a file should, but is a directory, a pipe, a socket or a device.
+/// The error for a path that should be a file, but is a directory, a pipe, a socket or a device.
 #[derive(Debug)]
 struct NotRegular;
 
@@ -151,7 +152,7 @@ fn regular(file: File) -> io::Result<File> {
 
 /// Opens a regular file. Anything else is an error, and is not waited for.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
-    // A look beforehand, because opening a device can do something, and takes a pipe away from whoever waits at its
+    // Check before opening: opening a device can have effects, and opening a pipe disturbs the process at its other
     // end.
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other(NotRegular));
@@ -160,9 +161,9 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     regular(rustix::fs::open(path, flags, Mode::empty())?.into())
 }
 
-/// A new file in the place of whatever file or link has this name, which the user has not named.
+/// A new file, not named by the user, that replaces any file or link of this name.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
-    let (folder, name) = Folder::of(path)?;
+    let (folder, name) = Folder::containing(path)?;
     folder.create(name)
 }
 
@@ -181,7 +182,7 @@ pub(crate) fn read_text(path: &Path) -> io::Result<String> {
 /// As [`read`], but not through a link: of a file that is shown, in a directory that others may have made. (Weights and
 /// tokenizers may be links, as in the hub's cache.)
 pub(crate) fn read_own(path: &Path) -> io::Result<Vec<u8>> {
-    let (folder, name) = Folder::of(path)?;
+    let (folder, name) = Folder::containing(path)?;
     let mut bytes = Vec::new();
     folder.read(name)?.read_to_end(&mut bytes)?;
     fetched(bytes)
@@ -196,7 +197,7 @@ fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
 }
 
-/// Fails if most of a file are holes, as of one that a download has only made room for: reading it would take as long
+/// Fails if a file consists mostly of holes, as after a download that only allocated it: reading it would take as long
 /// as if it had been written. (Some network file systems count no blocks.)
 pub(crate) fn refuse_holes(file: &File) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt;
@@ -209,15 +210,15 @@ pub(crate) fn refuse_holes(file: &File) -> io::Result<()> {
     }
 }
 
-/// The contents of a file, unless they only stand in its place: then the error says what was not fetched.
+/// The contents of a file, unless they are only a placeholder: then the error names what was not fetched.
 fn fetched(bytes: Vec<u8>) -> io::Result<Vec<u8>> {
-    match Signature::of_placeholder(&bytes) {
+    match Signature::placeholder(&bytes) {
         Some(signature) => Err(io::Error::new(io::ErrorKind::InvalidData, signature)),
         None => Ok(bytes),
     }
 }
 
-/// Fails if a file only stands in the place of one that was not fetched, such as a pointer of Git LFS.
+/// Fails if a file is only a placeholder for one that was not fetched, such as a pointer of Git LFS.
 pub(crate) fn refuse_placeholder(file: &File) -> io::Result<()> {
     let mut head = vec![0; 1 << 12];
     let length = file.read_at(&mut head, 0)?;

@@ -70,14 +70,14 @@ fn what_killed_processes_left_is_removed_and_what_others_write_stays() {
     let running = File::options().write(true).open(&others[1]).unwrap();
     running.lock().unwrap();
     let own = at(&format!(".a.{}.new", std::process::id()));
-    // A process of the same id may have been killed, too.
+    // A killed process may have had the same id.
     fs::write(&own, "longer than what follows").unwrap();
     folder.replace_shared("a", b"one").unwrap();
     assert_eq!(fs::read(at("a")).unwrap(), b"one");
     assert_eq!(others.each_ref().map(|path| path.exists()), [false, true, true, true]);
     assert!(!own.exists());
     drop(running);
-    // Its own is locked while it is written.
+    // Its own file is locked during writing.
     let staged = folder.stage_shared("a").unwrap();
     assert!(own.exists() && !others[1].exists());
     folder.remove_left_by_kills(".a.");
@@ -90,7 +90,7 @@ fn what_killed_processes_left_is_removed_and_what_others_write_stays() {
     assert_eq!(fs::read(at("a")).unwrap(), b"two");
 }
 
-/// Whatever is planted under the names that are written, made, locked or removed.
+/// Links and other entries planted under the names to write, make, lock or remove.
 #[test]
 fn nothing_is_changed_through_a_link() {
     let (directory, folder) = opened();
@@ -132,7 +132,7 @@ fn nothing_is_changed_through_a_link() {
     }
     folder.replace("log", ".log.new", b"x").unwrap();
     assert_eq!(fs::read(folder.path().join("log")).unwrap(), b"x");
-    // Within what is removed, too.
+    // Also inside a removed directory.
     fs::create_dir_all(directory.path().join("old/deep")).unwrap();
     plant(elsewhere.path(), "old/deep/link");
     folder.remove("old").unwrap();
@@ -143,7 +143,7 @@ fn nothing_is_changed_through_a_link() {
     assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 2);
 }
 
-/// A directory that another comes to lie in the place of, after it was opened.
+/// Another directory replaces one after it was opened.
 #[test]
 fn a_link_that_is_swapped_in_later_changes_nothing() {
     let (directory, run) = opened();
@@ -176,7 +176,7 @@ fn a_file_that_is_replaced_keeps_its_permissions() {
         folder.create("a").unwrap();
         assert_eq!(mode(), wanted);
     }
-    // A link's are not taken over; nor is what a program could be run as.
+    // The permissions of a link are not taken over; nor are the bits that change the user of a program.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o4755)).unwrap();
     folder.create("a").unwrap();
     assert_eq!(mode(), 0o755);

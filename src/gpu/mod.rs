@@ -1,8 +1,8 @@
 //! The GPU engine, for training and translation: whole passes through a model as kernels and products on one queue.
 //!
 //! ```text
-//! Engine ── pass (forward, backward), decode (translation) ── launch (kernels by their parameters) ── Queue ── cuda: NVIDIA's driver
-//!             │     └── plan (places of parameters)                             └── in tests: kernels run on the processor
+//! Engine ── pass (forward, backward), decode (translation) ── launch (kernels by parameters) ── Queue ── cuda (driver)
+//!             │     └── plan (offsets of parameters)                     └── in tests: kernels run on the processor
 //!             └── rows (batches without padding) · arena (memory of a pass)
 //! ```
 //!

@@ -4,7 +4,7 @@
 //! datasets--ORG--NAME/refs/main                → the commit that the revision stood for
 //!                     snapshots/COMMIT/a/b.txt → a link to
 //!                     blobs/ETAG                 the contents; ETAG.incomplete while they come
-//!                     .listings/COMMIT           the names of all files at that commit; ours, for work without a network
+//!                     .listings/COMMIT           the names of all files at that commit; ours, for work offline
 //!                     .verified/ETAG             which file was found to have that checksum; ours, for large ones
 //! ```
 
@@ -89,7 +89,7 @@ impl Cache {
     /// Remembers that a file was found to have the contents that an ETag stands for.
     pub(super) fn remember(&self, repo: &Repo, path: &Path, etag: &str) {
         if let Some((_, stamp)) = stamp(path).filter(|(size, _)| *size >= LARGE) {
-            // In a cache that cannot be written, it is hashed again.
+            // If the cache is not writable, the file is hashed again next time.
             let _ = self.replace(&self.verified(repo, etag), &stamp);
         }
     }
@@ -98,7 +98,7 @@ impl Cache {
         self.folder(repo).join(".verified").join(etag)
     }
 
-    /// Whether a file is still what it was when it was fetched: its contents lie under their checksum.
+    /// Whether a file has not changed since it was fetched: its contents lie under their checksum.
     pub(super) fn is_unchanged(&self, repo: &Repo, path: &Path) -> bool {
         let blob = fs::canonicalize(path).ok();
         let blob = blob.filter(|blob| blob.parent().is_some_and(|folder| folder.ends_with("blobs")));
@@ -107,9 +107,8 @@ impl Cache {
         etag.is_none_or(|etag| self.is_sound(repo, path, etag))
     }
 
-    /// Waits until no other process fetches these contents, and locks them until the file is closed. Where the file
-    /// system has no locks nobody waits; what two processes corrupt for each other is detected before it is put in
-    /// its place.
+    /// Waits until no other process fetches these contents, and locks them until the file is closed. On a file system
+    /// without locks nobody waits; the checksum detects what two processes corrupt, before the file gets its name.
     pub(super) fn lock(&self, repo: &Repo, etag: &str) -> Result<Option<File>> {
         let folder = self.root.join(".locks").join(self.folder(repo).file_name().unwrap_or_default());
         let name = format!("{etag}.lock");
@@ -121,7 +120,7 @@ impl Cache {
     }
 
     /// Links contents that are in the cache as `file` of that commit.
-    pub(super) fn place(&self, repo: &Repo, commit: &str, file: &str, etag: &str) -> Result<PathBuf> {
+    pub(super) fn link(&self, repo: &Repo, commit: &str, file: &str, etag: &str) -> Result<PathBuf> {
         let pointer = self.snapshot(repo, commit).join(file);
         let blob = self.blob(repo, etag);
         let folder = self.made(file::folder_of(&pointer))?;
@@ -150,7 +149,7 @@ impl Cache {
         self.replace(&folder.join("refs").join(&repo.revision), &listing.commit)
     }
 
-    /// What is known of a revision without asking.
+    /// The stored listing of a revision.
     pub(super) fn listing(&self, repo: &Repo) -> Option<Listing> {
         let folder = self.folder(repo);
         let commit = if is_commit(&repo.revision) {
@@ -257,13 +256,13 @@ mod tests {
         cache.made(cache.blob(&repo, "e").parent().unwrap()).unwrap();
         fs::write(cache.blob(&repo, "e"), "text").unwrap();
         assert_eq!(cache.find(&repo, commit, "a/b.txt"), None);
-        let path = cache.place(&repo, commit, "a/b.txt", "e").unwrap();
+        let path = cache.link(&repo, commit, "a/b.txt", "e").unwrap();
         let in_cache = |name: &str| folder.path().join("datasets--org--name").join(name);
         assert_eq!(path, in_cache(&format!("snapshots/{commit}/a/b.txt")));
         assert_eq!(fs::read_to_string(&path).unwrap(), "text");
         assert_eq!(fs::read_to_string(in_cache("refs/main")).unwrap(), commit);
         assert_eq!(cache.find(&repo, commit, "a/b.txt"), Some(path));
-        // What is in the cache is trusted no more than what the hub says.
+        // The cache is trusted no more than the hub.
         fs::write(in_cache(&format!(".listings/{commit}")), "../../../c.txt\na/b.txt\n/etc/passwd").unwrap();
         assert_eq!(cache.listing(&repo).unwrap().files, ["a/b.txt"]);
         // Without our listing, as another program leaves it; and by its commit.
@@ -288,7 +287,7 @@ mod tests {
         for sum in sums {
             assert!(cache.is_sound(&repo, &path, sum) && cache.verified(&repo, sum).is_file());
         }
-        // What is remembered is used: this sum is not that of the file.
+        // The stored result is used: this checksum is not the file's.
         let other = "0".repeat(64);
         assert!(!cache.is_sound(&repo, &path, &other) && !cache.verified(&repo, &other).exists());
         fs::copy(cache.verified(&repo, sums[0]), cache.verified(&repo, &other)).unwrap();
@@ -310,7 +309,7 @@ mod tests {
         let repo = Repo::dataset("org/name");
         let [old, new] = ["0", "1"].map(|digit| Listing { commit: digit.repeat(40), files: vec!["a".to_owned()] });
         cache.keep_listing(&repo, &old).unwrap();
-        // A folder in the place of a file makes writing fail.
+        // A folder instead of a file makes writing fail.
         cache.made(&cache.folder(&repo).join(".listings").join(&new.commit)).unwrap();
         cache.keep_listing(&repo, &new).unwrap_err();
         assert_eq!(cache.listing(&repo).unwrap().commit, old.commit);

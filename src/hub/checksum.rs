@@ -1,4 +1,4 @@
-//! Checksums of the hub: the ETag of a file is one of its contents.
+//! Checksums of the hub: the ETag of a file is a checksum of its contents.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,9 +7,8 @@ use std::path::Path;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
-/// Whether a file's contents are those that an ETag stands for; true where it is no checksum. It is a SHA-256 of large
-/// files. Of others it is the SHA-1 of Git, which puts their length before them; some mirrors give that of the contents
-/// alone.
+/// Whether a file's contents match an ETag; true if the ETag is no checksum. For large files it is their SHA-256. For
+/// others it is Git's SHA-1, of their length and contents; some mirrors give the SHA-1 of the contents alone.
 pub(super) fn fits(path: &Path, etag: &str) -> io::Result<bool> {
     let is_hex = etag.bytes().all(|byte| byte.is_ascii_hexdigit());
     let is = |found: String| found.eq_ignore_ascii_case(etag);

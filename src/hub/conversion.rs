@@ -45,8 +45,8 @@ impl Discussion {
 }
 
 impl Hub {
-    /// The revision with which the hub's converter added safetensors to what `main` has now, if there is one. Offline
-    /// nothing is known of it.
+    /// The revision with which the hub's converter added safetensors to the present `main`, if there is one. Unknown
+    /// offline.
     ///
     /// # Errors
     /// As [`Hub::files`].

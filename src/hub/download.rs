@@ -20,10 +20,10 @@ use crate::error::{Error, Result};
 use crate::file::{Folder, folder_of};
 use crate::limits::{HUB_FILE, HUB_PROGRESS, HUB_SLOW, HUB_SLOW_TIME, HUB_UNANNOUNCED};
 
-/// What the hub says of a file.
+/// The hub's metadata of a file.
 struct Metadata {
     etag: String,
-    /// Unknown where the hub does not say.
+    /// `None` if the hub does not give it.
     size: Option<u64>,
 }
 
@@ -67,7 +67,7 @@ impl Web {
             moved.map_err(|error| problem::cannot_write(&blob, error))?;
             cache.remember(repo, &blob, etag);
         }
-        cache.place(repo, commit, file, etag)
+        cache.link(repo, commit, file, etag)
     }
 
     /// Size and checksum of a file. As in `huggingface_hub`, redirects are followed within the hub only: it states
@@ -102,7 +102,7 @@ struct Download<'a> {
     repo: &'a Repo,
     file: &'a str,
     metadata: &'a Metadata,
-    /// Where it is written until it is whole.
+    /// The partial download.
     part: &'a Path,
     bar: ProgressBar,
 }
@@ -145,20 +145,20 @@ impl Download<'_> {
         self.verify().inspect_err(|_| drop(fs::remove_file(self.part)))
     }
 
-    /// One try: asks for what is missing and appends it.
+    /// One try: requests the missing bytes and appends them.
     fn attempt(&self) -> std::result::Result<(), Failure> {
         let size = self.metadata.size;
-        let mut file = open(self.part, true).map_err(|error| self.unwritten(error))?;
-        let mut start = file.metadata().map_err(|error| self.unwritten(error))?.len();
+        let mut file = open(self.part, true).map_err(|error| self.write_failure(error))?;
+        let mut start = file.metadata().map_err(|error| self.write_failure(error))?.len();
         // A part that is longer than the file, or whose file has no known size, is of no use.
         if start > 0 && size.is_none_or(|size| start > size) {
             (file, start) = (self.restart()?, 0);
         }
         if size == Some(start) {
-            return file.sync_all().map_err(|error| self.unwritten(error));
+            return file.sync_all().map_err(|error| self.write_failure(error));
         }
         self.check_room(size.map_or(1, |size| size - start)).map_err(|error| {
-            // What is there of the file stays for the next time, unless it is nothing or fills the disk.
+            // A partial file stays for the next time, unless it is empty or fills the disk.
             if start == 0 || Room::at(self.part).is_some_and(|room| room.spare() == 0) {
                 let _ = fs::remove_file(self.part);
             }
@@ -190,7 +190,7 @@ impl Download<'_> {
         if size.is_some_and(|size| end < size) {
             return Err(Failure::Passing(Error::failure("the connection was closed"), None));
         }
-        file.sync_all().map_err(|error| self.unwritten(error))
+        file.sync_all().map_err(|error| self.write_failure(error))
     }
 
     /// Appends what comes, up to the file's size, and returns where it ended.
@@ -209,7 +209,7 @@ impl Download<'_> {
             if length > self.most() - end {
                 return Err(self.overflows());
             }
-            // Others write to the disk, too. Looked at more often the less there is.
+            // Other programs write to the disk, too. The less room, the more often it is checked.
             if end + length > checked {
                 let spare = self.check_room(length).map_err(|error| {
                     // Kept, it would fill the disk, and there is no room for the rest.
@@ -218,7 +218,7 @@ impl Download<'_> {
                 })?;
                 checked = end + length + (spare / 2).min(1 << 24);
             }
-            file.write_all(buffer.get(..read).unwrap_or_default()).map_err(|error| self.unwritten(error))?;
+            file.write_all(buffer.get(..read).unwrap_or_default()).map_err(|error| self.write_failure(error))?;
             end += length;
             self.bar.set_position(end);
             if since.elapsed() >= HUB_SLOW_TIME {
@@ -236,7 +236,7 @@ impl Download<'_> {
         self.metadata.size.unwrap_or(HUB_UNANNOUNCED)
     }
 
-    /// More bytes came than may: another try would bring them, too.
+    /// More bytes came than allowed: another try would bring them, too.
     fn overflows(&self) -> Failure {
         let _ = fs::remove_file(self.part);
         let what = match self.metadata.size {
@@ -246,15 +246,15 @@ impl Download<'_> {
         Failure::Final(problem::too_large(self.repo, self.file, &what))
     }
 
-    /// Fails if the disk has no room for so many more bytes; tells how many there are.
+    /// Fails if the disk has no room for this many more bytes. Returns the number of free bytes.
     fn check_room(&self, needed: u64) -> Result<u64> {
         let Some(room) = Room::at(self.part) else { return Ok(u64::MAX) };
         let checked = room.check(needed, format_args!("{} of {}", self.file, self.repo));
         checked.map(|()| room.spare()).map_err(problem::no_room)
     }
 
-    /// A failed write. What filled the disk, or all of it that the user may have, is removed.
-    fn unwritten(&self, error: std::io::Error) -> Failure {
+    /// A failed write. If the disk or the user's quota is full, the partial file is removed.
+    fn write_failure(&self, error: std::io::Error) -> Failure {
         if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) {
             let _ = fs::remove_file(self.part);
         }
@@ -263,10 +263,10 @@ impl Download<'_> {
 
     /// Empties `part`.
     fn restart(&self) -> std::result::Result<File, Failure> {
-        open(self.part, false).map_err(|error| self.unwritten(error))
+        open(self.part, false).map_err(|error| self.write_failure(error))
     }
 
-    /// Compares the whole file with what the hub says of it.
+    /// Compares the whole file with the hub's metadata.
     fn verify(&self) -> Result<()> {
         let read_failed = |error| Error::io("read what was fetched", self.part, error);
         let length = fs::metadata(self.part).map_err(read_failed)?.len();
@@ -280,9 +280,10 @@ impl Download<'_> {
     }
 }
 
-/// Opens a part to append to it, or begins it again. A link in its place, which may have been put there, leads nowhere.
+/// Opens a partial file to append to it, or begins it again. A link of this name, which may have been planted, is not
+/// followed.
 fn open(part: &Path, append: bool) -> std::io::Result<File> {
-    let (blobs, name) = Folder::of(part)?;
+    let (blobs, name) = Folder::containing(part)?;
     if !append || fs::symlink_metadata(part).is_ok_and(|metadata| !metadata.is_file()) {
         blobs.remove_file(name)?;
     }

@@ -19,7 +19,7 @@ pub(super) struct Listing {
 
 /// A repository as the hub describes it.
 ///
-/// Not `hf-hub`'s, which also keeps what the page of a model says, of any size.
+/// Not `hf-hub`'s type, which also keeps the model card, of any size.
 #[derive(Deserialize)]
 struct Info {
     sha: Option<String>,
@@ -39,7 +39,7 @@ impl Web {
             return Err(problem::too_many_files(repo, siblings.len(), HUB_FILES));
         }
         let mut files: Vec<String> = siblings.into_iter().map(|sibling| sibling.rfilename).collect();
-        // Names that cannot be those of files here are left out.
+        // Names that are not safe as paths are left out.
         files.retain(|name| cache::is_safe_path(name));
         files.sort();
         files.dedup();

@@ -6,12 +6,12 @@
 //!    both ask through web: who gets the token, which redirects are followed, how much is read
 //! ```
 //!
-//! `hf-hub` 1.0 knows the kinds of repositories, their addresses, and what answers hold. It does not ask: it reads an
-//! answer to its end however long it is, and sends the token to whatever address a header `Link` names as that of the
-//! next page. Its download stores an answer without checking its status or size, so that an error page can end up in
-//! the cache as the file; it starts over after an interruption; it does not wait for as long as the hub asks; and for
-//! the metadata of a file it follows the redirect to a host that does not send the headers with commit and checksum.
-//! The cache has the layout that all programs of the hub share.
+//! `hf-hub` 1.0 supplies the kinds of repositories, their addresses, and the types of answers. Requests are our own:
+//! `hf-hub` reads an answer to its end however long it is, and sends the token to any address that a header `Link`
+//! names as the next page. Its download stores an answer without checking its status or size, so that an error page can
+//! end up in the cache as the file; it starts over after an interruption; it does not wait for as long as the hub asks;
+//! and for the metadata of a file it follows the redirect to a host that does not send the headers with commit and
+//! checksum. The cache has the layout that all programs of the hub share.
 
 mod cache;
 mod checksum;
@@ -19,7 +19,7 @@ mod conversion;
 mod download;
 mod listing;
 mod name;
-mod place;
+mod paths;
 mod problem;
 mod retry;
 mod room;
@@ -36,7 +36,7 @@ use hf_hub::{RepoType, RepoTypeDataset, RepoTypeModel};
 use crate::error::{Error, Result};
 use cache::Cache;
 use listing::Listing;
-pub use place::user_cache;
+pub use paths::user_cache;
 pub(crate) use room::Room;
 use web::Web;
 
@@ -150,7 +150,7 @@ pub struct Hub {
     cache: Cache,
     /// `None` offline.
     web: Option<Web>,
-    /// What has been listed, so that all files come from one commit.
+    /// Listings so far, so that all files come from one commit.
     listings: Mutex<HashMap<Repo, Arc<Listing>>>,
 }
 
@@ -161,11 +161,11 @@ impl Hub {
     ///
     /// # Errors
     /// `HF_ENDPOINT` is not an address, the token is malformed or would be sent to another machine without encryption,
-    /// there are no certificates to trust, or there is no place for the cache.
+    /// there are no certificates to trust, or the user has no home directory for the cache.
     pub fn open(offline: bool) -> Result<Self> {
         let is_offline = offline || says_yes(&["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"]);
         let web = if is_offline { None } else { Some(Web::from_environment()?) };
-        Ok(Self { cache: Cache::new(place::cache()?), web, listings: Mutex::default() })
+        Ok(Self { cache: Cache::new(paths::cache()?), web, listings: Mutex::default() })
     }
 
     /// The names of the files at that revision, sorted. Offline: as they were when the hub was last asked, or else
@@ -206,13 +206,12 @@ impl Hub {
         Ok(self.listing(repo)?.commit.clone())
     }
 
-    /// The path in the cache of a file at that revision, fetched if it is not there. A partial download is resumed; a
-    /// file is put in its place only when it is whole.
+    /// The path in the cache of a file at that revision, fetched if it is missing. A partial download is resumed; a
+    /// file gets its name only when it is whole.
     ///
     /// # Errors
-    /// As [`Self::files`]; also where there is no such file, the download breaks off again and again or brings
-    /// something else than was announced, or the disk would become full; offline: the file in the cache is not what
-    /// was fetched.
+    /// As for [`Self::files`]. Also: there is no such file, the download fails repeatedly or differs from the
+    /// announcement, or the disk would become full. Offline: the cached file has changed since it was fetched.
     pub fn fetch(&self, repo: &Repo, file: &str) -> Result<PathBuf> {
         if !cache::is_safe_path(file) {
             let error = Error::failure(format!("`{file}` of {repo} is not a name that a file can have"));
@@ -243,7 +242,7 @@ impl Hub {
         let listing = match &self.web {
             Some(web) => {
                 let listing = web.list(repo)?;
-                // Only offline work needs it, so a shared cache that cannot be written is no error.
+                // Only offline work needs it, so a cache without write permission is no error.
                 let _ = self.cache.keep_listing(repo, &listing);
                 listing
             }
@@ -265,8 +264,8 @@ impl Hub {
         };
         let error = Error::failure(format!("{what} is not in the cache, and --offline forbids asking the hub"));
         error.at(folder).help(
-            "run once without --offline and without HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE on a machine with a network, or \
-             set HF_HOME to the cache that has it",
+            "run once without --offline and without HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE on a machine with a \
+             network, or set HF_HOME to the cache that has it",
         )
     }
 }
@@ -276,8 +275,7 @@ fn variable(names: &[&str]) -> Option<String> {
     names.iter().find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
 }
 
-/// Whether the first of these variables that is not empty says yes, in the words that all programs of the hub take for
-/// it.
+/// Whether the first non-empty one of these variables means yes, in the words that all programs of the hub accept.
 fn says_yes(names: &[&str]) -> bool {
     variable(names).is_some_and(|value| matches!(value.to_ascii_uppercase().as_str(), "1" | "ON" | "YES" | "TRUE"))
 }

@@ -1,4 +1,4 @@
-//! What repositories of the hub are called: here, in addresses, and by other programs.
+//! Names of the hub's repositories: here, in addresses, and in other programs.
 
 use super::{MAIN, Repo, RepoKind};
 
@@ -7,14 +7,14 @@ const HOSTS: [&str; 3] = ["huggingface.co", "www.huggingface.co", "hf.co"];
 
 impl Repo {
     /// The repository that a text names as no path of a file would: `hf:ORG/NAME`, `hf://datasets/ORG/NAME`, each
-    /// perhaps with `@REVISION`, or the address of a page such as `https://huggingface.co/ORG/NAME/tree/REVISION`, there or on a mirror.
-    /// Whether its parts can be names is not looked at.
+    /// perhaps with `@REVISION`, or the address of a page such as `https://huggingface.co/ORG/NAME/tree/REVISION`,
+    /// there or on a mirror. Whether its parts can be names is not looked at.
     pub fn named(text: &str) -> Option<Self> {
         if let Some(path) = text.strip_prefix("hf://") {
-            return Some(Self::of_path(path, Self::of_special));
+            return Some(Self::from_path(path, Self::leading_revision));
         }
         if let Some(path) = text.strip_prefix("hf:") {
-            return Some(Self::of_path(path, |revision| revision));
+            return Some(Self::from_path(path, |revision| revision));
         }
         let endpoint = super::variable(&["HF_ENDPOINT"]);
         let below = |endpoint: &str| text.strip_prefix(endpoint.trim_end_matches('/'))?.strip_prefix('/');
@@ -29,11 +29,11 @@ impl Repo {
         };
         let path = path.split(['?', '#']).next().unwrap_or_default().replace("%2F", "/");
         let (kind, path) = kind_in(&path);
-        // ORG/NAME, or NAME alone; what follows says which page it is.
+        // ORG/NAME, or NAME alone; the rest is the page.
         let pages = ["tree", "blob", "resolve", "raw", "commit", "commits"];
         let pages = pages.into_iter().filter_map(|page| path.split_once(&format!("/{page}/")));
         let page = pages.min_by_key(|(name, _)| name.len());
-        let (name, revision) = page.map_or((path, MAIN), |(name, rest)| (name, Self::of_special(rest)));
+        let (name, revision) = page.map_or((path, MAIN), |(name, rest)| (name, Self::leading_revision(rest)));
         let name = name.split('/').take(2).collect::<Vec<_>>().join("/");
         let name = name.trim_end_matches('/').trim_end_matches(".git");
         Some(Self { kind, name: name.to_owned(), revision: revision.to_owned() })
@@ -47,14 +47,14 @@ impl Repo {
     }
 
     /// `ORG/NAME`, `datasets/ORG/NAME`, perhaps with `@REVISION`, which ends where `end` says.
-    fn of_path(path: &str, end: fn(&str) -> &str) -> Self {
+    fn from_path(path: &str, end: fn(&str) -> &str) -> Self {
         let (kind, path) = kind_in(path);
         let (name, revision) = path.split_once('@').map_or((path, MAIN), |(name, rest)| (name, end(rest)));
         Self { kind, name: name.trim_end_matches('/').to_owned(), revision: revision.to_owned() }
     }
 
     /// The revision at the beginning of a path: one part, but for `refs/pr/N` and `refs/convert/NAME`.
-    fn of_special(path: &str) -> &str {
+    fn leading_revision(path: &str) -> &str {
         let parts = if path.starts_with("refs/") { 3 } else { 1 };
         path.match_indices('/').nth(parts - 1).map_or(path, |(end, _)| path.split_at(end).0)
     }
@@ -67,7 +67,7 @@ fn without_user(address: &str) -> Option<String> {
     Some(format!("{scheme}://{rest}"))
 }
 
-/// What the repository is, and the rest of a path that may begin with that.
+/// The kind of the repository, and the rest of a path that may begin with it.
 fn kind_in(path: &str) -> (RepoKind, &str) {
     let rest = |kind: RepoKind| path.strip_prefix(kind.plural())?.strip_prefix('/');
     if let Some(path) = rest(RepoKind::Dataset) {

@@ -23,7 +23,7 @@ pub(super) struct Refusal<'a> {
     pub status: u16,
     /// Its header `X-Error-Code`.
     pub code: Option<String>,
-    /// Its header `X-Error-Message`, or what its body says.
+    /// Its header `X-Error-Message`, or the error in its body.
     pub message: Option<String>,
     pub repo: &'a Repo,
     /// The file asked for; `None` if it was the listing.
@@ -71,8 +71,8 @@ impl Refusal<'_> {
                 let what = format!("the hub does not let you read {repo}: it is gated (HTTP {})", self.status);
                 Error::failure(self.with_message(what)).help(if has_token {
                     format!(
-                        "accept its terms on {page} with the account that the token (HF_TOKEN) belongs to; the token must \
-                         be allowed to read gated repositories"
+                        "accept its terms on {page} with the account that the token (HF_TOKEN) belongs to; the token \
+                         must be allowed to read gated repositories"
                     )
                 } else {
                     format!("accept its terms on {page}, and set HF_TOKEN to a token of your account")
@@ -191,7 +191,7 @@ pub(super) fn no_room(error: Error) -> Error {
     error.more_help("or set HF_HOME to a larger disk, then run it again")
 }
 
-/// A file of the cache is not what its name says.
+/// The contents of a cached file do not match its name.
 pub(super) fn changed(path: &Path, repo: &Repo, file: &str) -> Error {
     let what = format!("{file} of {repo} in the cache is not what was fetched: its checksum is different");
     Error::failure(what).at(path).help("run once without --offline: it is fetched again")
@@ -218,7 +218,7 @@ pub(super) fn interrupted(
     Error::failure(what).help("run it again: what has arrived is kept, and the download goes on from there")
 }
 
-/// What came is not what the hub announced.
+/// The download does not match the hub's announcement.
 pub(super) fn damaged(repo: &Repo, file: &str, what: &str) -> Error {
     let error = Error::failure(format!("{file} of {repo} did not arrive whole: {what}"));
     error
@@ -241,7 +241,7 @@ pub(super) fn cannot_write(path: &Path, error: std::io::Error) -> Error {
     }
 }
 
-/// What lies at the bottom of an error: the layers above only say that something below failed.
+/// The innermost cause of an error: the layers above only report that something below failed.
 pub(super) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     let mut deepest = error;
     while let Some(source) = deepest.source() {

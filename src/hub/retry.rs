@@ -1,4 +1,4 @@
-//! Trying again what may succeed a moment later.
+//! Repeats actions that may succeed a moment later.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ pub(super) const TRIES: usize = 5;
 pub(super) const PAUSE: Duration = Duration::from_millis(500);
 /// The longest pause a server may ask for: the hub counts requests over five minutes.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-/// A user who waits for longer is told why.
+/// A longer wait gets a message with its reason.
 const LONG: Duration = Duration::from_secs(5);
 
 /// Why a try failed.

@@ -15,19 +15,19 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// `None` where the file system does not say: some network ones have no numbers.
+    /// `None` if the file system has no numbers, like some network ones.
     pub(crate) fn at(path: &Path) -> Option<Self> {
         let numbers = file_system(path).filter(|it| it.f_blocks > 0)?;
         let [free, size] = [numbers.f_bavail, numbers.f_blocks].map(|blocks| blocks.saturating_mul(numbers.f_frsize));
         Some(Self { path: path.to_path_buf(), free, reserve: DISK_RESERVE.min(size / DISK_RESERVE_PART) })
     }
 
-    /// How many bytes may be written.
+    /// How many bytes are free to write.
     pub(crate) fn spare(&self) -> u64 {
         self.free.saturating_sub(self.reserve)
     }
 
-    /// Fails if more than that is `needed`; `what` is to be written. The caller adds where else it could lie.
+    /// Fails if `what`, with `needed` bytes, does not fit. The caller adds where else to put it.
     pub(crate) fn check(&self, needed: u64, what: impl std::fmt::Display) -> Result<()> {
         if needed <= self.spare() {
             return Ok(());
@@ -35,8 +35,8 @@ impl Room {
         let Self { path, free, reserve } = self;
         let disk = mount_point(path);
         let error = Error::failure(format!(
-            "the file system {} is too full for {what}: {needed} bytes are needed, {free} are free, and {reserve} of these are \
-             left free for others",
+            "the file system {} is too full for {what}: {needed} bytes are needed, {free} are free, and {reserve} of \
+             these are left free for others",
             disk.display()
         ));
         Err(error.at(path).help("free some space"))

@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// What stands in its place.
+/// Shown instead of a secret.
 const HIDDEN: &str = "***";
 /// Parts of the names of parameters whose value is one, for words that are no address.
 const SECRET: [&str; 4] = ["signature=", "credential=", "token=", "password="];
@@ -13,7 +13,7 @@ const SECRET: [&str; 4] = ["signature=", "credential=", "token=", "password="];
 pub(super) struct Secrets(Vec<String>);
 
 impl Secrets {
-    /// Those in these texts, some of which may be empty.
+    /// The secrets in these texts; some may be empty.
     pub(super) fn new(texts: impl IntoIterator<Item = String>) -> Self {
         let mut texts: Vec<String> = texts.into_iter().filter(|text| !text.is_empty()).collect();
         // A longer one may contain a shorter one.

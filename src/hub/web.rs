@@ -1,7 +1,7 @@
 //! Requests to the hub: which address gets the token, which redirects are followed, and how much of an answer is read.
 //!
-//! No redirect is left to the HTTP client. Each is joined as browsers do it, so that `/\host/`, which looks like a
-//! path, counts as the host that it leads to; only then the origin is compared with that of the endpoint.
+//! The HTTP client follows no redirect itself. Each address is joined as browsers do it, so that `/\host/`, which looks
+//! like a path, counts as the host that it leads to. Only then its origin is compared with the endpoint's.
 
 use std::fs;
 use std::io::Read;
@@ -18,7 +18,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use super::problem::{self, Refusal};
 use super::retry::Failure;
 use super::secret::{self, Secrets};
-use super::{MAIN, Repo, place, says_yes, variable};
+use super::{MAIN, Repo, paths, says_yes, variable};
 use crate::console::message;
 use crate::error::{Error, Result};
 use crate::limits::{HUB_ANSWER, HUB_ANSWER_TIME, HUB_REDIRECTS, HUB_REFUSAL};
@@ -57,7 +57,7 @@ pub(super) struct Request<'a> {
     pub repo: &'a Repo,
     /// The file asked for; `None` if it is about the repository.
     pub file: Option<&'a str>,
-    /// The byte at which the answer is to begin.
+    /// The first byte to request.
     pub start: u64,
     /// The time that the whole answer may take; without it, each part of it may be silent for a while.
     pub time: Option<Duration>,
@@ -88,7 +88,7 @@ impl Web {
         let [[_, password], [_, plain]] = [user, decoded];
         let secrets = Secrets::new([token.unwrap_or_default(), password, plain, basic]);
         let client = |is_near: bool| {
-            // An answer that would be unpacked could be larger than anything that its length says.
+            // An unpacked answer could be larger than its stated length.
             let builder = Client::builder().no_gzip().no_brotli().no_zstd().no_deflate().referer(false);
             let builder = builder.user_agent(AGENT).connect_timeout(CONNECT).timeout(SILENCE).redirect(Policy::none());
             if is_near { builder.no_proxy() } else { builder }.build().map_err(no_client)
@@ -106,7 +106,7 @@ impl Web {
         url
     }
 
-    /// That of what is known of a repository.
+    /// The address of information about a repository.
     pub(super) fn url_about(&self, repo: &Repo, parts: &[&str]) -> Url {
         self.url(["api", repo.kind.plural()].into_iter().chain(repo.name.split('/')).chain(parts.iter().copied()))
     }
@@ -130,7 +130,7 @@ impl Web {
 
     fn send_once(&self, request: &Request<'_>, url: &Url) -> std::result::Result<Response, Failure> {
         let client = if is_near(url) { &self.near } else { &self.client };
-        // If it were compressed in transit, neither size nor place in the file would be known.
+        // With compression in transit, neither the size nor the offset in the file would be known.
         let mut builder = client.request(request.method.clone(), url.clone()).header(ACCEPT_ENCODING, "identity");
         if let Some(credentials) = self.credentials_for(url) {
             builder = builder.header(AUTHORIZATION, credentials);
@@ -163,7 +163,7 @@ impl Web {
         Ok(Some(to))
     }
 
-    /// Whether a redirect stays on its host, or goes to one of the hub: the endpoint, or the hub's own.
+    /// Whether a redirect stays on its host or goes to a host of the hub: the endpoint, or the hub's own.
     pub(super) fn is_within(&self, from: &Url, to: &Url) -> bool {
         is_within(&self.address, from, to)
     }
@@ -171,8 +171,8 @@ impl Web {
     /// What the hub answers to a question about a repository.
     pub(super) fn answer<T: DeserializeOwned>(&self, url: &Url, repo: &Repo) -> std::result::Result<T, Failure> {
         let request = Request { method: Method::GET, url, repo, file: None, start: 0, time: Some(HUB_ANSWER_TIME) };
-        // Another host could say what it likes of a repository; and a request to one within the user's network would do
-        // something.
+        // Another host could send false information about a repository, and a request to a host in the user's network
+        // could have side effects.
         let response = self.send(&request, |response, to| self.is_within(response.url(), to))?;
         if let Some(to) = self.target(&response, response.url())? {
             return Err(Failure::Final(problem::sent_away(&self.endpoint, &origin(&to), repo, None)));
@@ -190,7 +190,7 @@ impl Web {
             return Err(Failure::Final(problem::too_long(&self.endpoint, repo, HUB_ANSWER)));
         }
         serde_json::from_slice(&bytes).map_err(|error| {
-            // The message of a parser repeats what it was given.
+            // The message of a parser may quote its input.
             let cause: String = self.secrets.hide(&error.to_string()).chars().take(200).collect();
             Failure::Final(problem::not_the_hub(&self.endpoint).caused_by(cause))
         })
@@ -219,7 +219,7 @@ impl Web {
         let url = response.url();
         let is_elsewhere = !is_same_origin(url, &self.address) && self.is_within(&self.address, url);
         let elsewhere = self.credentials.as_ref().filter(|_| is_elsewhere).map(|_| origin(url));
-        // The hub says what is missing; some mirrors do not.
+        // The hub reports what is missing; some mirrors do not.
         if status == 404 && code.is_none() && file.is_none() && self.exists(repo) {
             code = Some("RevisionNotFound".to_owned());
         }
@@ -243,7 +243,7 @@ impl Web {
     }
 }
 
-/// What the body of a refusal says: `{"error": "…"}`.
+/// The error in the body of a refusal: `{"error": "…"}`.
 fn said_in_body(response: Response) -> Option<String> {
     #[derive(Deserialize)]
     struct Said {
@@ -266,8 +266,8 @@ fn no_address(set: &str) -> Error {
 
 fn no_client(error: reqwest::Error) -> Error {
     let what = format!("cannot open connections to the hub: {}", problem::innermost(&error));
-    let help = "are the system's certificates installed (the package ca-certificates)? If the files are in the cache, give \
-                --offline";
+    let help = "are the system's certificates installed (the package ca-certificates)? If the files are in the cache, \
+                give --offline";
     Error::failure(what).help(help).caused_by(error)
 }
 
@@ -292,7 +292,7 @@ fn without_user(url: &mut Url) {
     let _ = url.set_password(None);
 }
 
-/// What stands in an address for a name or a password.
+/// Decodes a name or a password of an address.
 fn decoded(part: &str) -> String {
     percent_decode_str(part).decode_utf8_lossy().into_owned()
 }
@@ -334,7 +334,7 @@ fn token() -> Option<String> {
     }
     let clean =
         |token: String| Some(token.replace(['\r', '\n'], "").trim().to_owned()).filter(|token| !token.is_empty());
-    let file = || clean(fs::read_to_string(place::token()?).ok()?);
+    let file = || clean(fs::read_to_string(paths::token()?).ok()?);
     variable(&["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"]).and_then(clean).or_else(file)
 }
 
@@ -371,7 +371,7 @@ mod tests {
             ("https://mirror.example.evil.example/c", "https://mirror.example.evil.example/c", false, false),
             ("https://mirror.example@evil.example/c", "https://mirror.example@evil.example/c", false, false),
             ("//storage.example/c", "https://storage.example/c", false, false),
-            // What browsers take for slashes, or leave out.
+            // Characters that browsers take for slashes, or leave out.
             ("/\\evil.example/c", "https://evil.example/c", false, false),
             ("\\\\evil.example/c", "https://evil.example/c", false, false),
             ("\\/evil.example/c", "https://evil.example/c", false, false),

@@ -176,8 +176,8 @@ fn weighted<const V: usize>(
 }
 
 vectorised! {
-    /// One query row against the keys and values of the positions it sees, at least one: each a row of H·K keys, then H·d_v
-    /// values. `scores` is scratch.
+    /// One query row against the keys and values of the positions it sees, at least one: each a row of H·K keys, then
+    /// H·d_v values. `scores` is scratch.
     pub(super) fn attend_row(q: &[f32], seen: &[&[f32]], shape: Shape, scores: &mut Vec<f32>, out: &mut [f32]) {
         /// Vectors that registers hold at once.
         const MOST: usize = 8;

@@ -42,7 +42,7 @@ pub struct Session<'a> {
     source: Source,
     /// `None` if all tokens are.
     allowed: Option<Allowed>,
-    /// Of each layer.
+    /// One for each layer.
     cached: Vec<Cache>,
     /// For every live row, the rows of its ancestors by position, then its own.
     ancestors: Vec<Vec<u32>>,
@@ -60,14 +60,14 @@ pub struct Session<'a> {
 struct Cache {
     pages: Vec<Scratch>,
     /// Page and range of each position.
-    places: Vec<(usize, Range<usize>)>,
+    positions: Vec<(usize, Range<usize>)>,
 }
 
 impl Cache {
-    /// Adds a position of `len` numbers; returns the positions before it, and the new one to be written.
+    /// Adds a position of `len` numbers; returns the positions before it, and the new one for writing.
     fn push(&mut self, len: usize) -> (Vec<&[f32]>, &mut [f32]) {
         const PAGE: usize = 1 << 18;
-        let end = self.places.last().map_or(0, |(_, range)| range.end);
+        let end = self.positions.last().map_or(0, |(_, range)| range.end);
         let start = match self.pages.last() {
             Some(page) if end + len <= page.len() => end,
             _ => {
@@ -79,8 +79,8 @@ impl Cache {
         let (full, rest) = self.pages.split_at_mut(last);
         let (used, free) = rest[0].split_at_mut(start);
         let page = |page: usize| if page < last { &full[page][..] } else { &*used };
-        let past = self.places.iter().map(|(number, range)| &page(*number)[range.clone()]).collect();
-        self.places.push((last, start..start + len));
+        let past = self.positions.iter().map(|(number, range)| &page(*number)[range.clone()]).collect();
+        self.positions.push((last, start..start + len));
         (past, &mut free[..len])
     }
 }
@@ -99,7 +99,7 @@ struct Step<'a> {
     allowed: Option<&'a Allowed>,
     /// Keys and values of the positions before this one, by layer.
     past: Vec<Vec<&'a [f32]>>,
-    /// Keys and values of this position, to be written, by layer.
+    /// Keys and values of this position, for writing, by layer.
     new: Vec<SharedRows<'a>>,
 }
 
@@ -128,9 +128,9 @@ impl Session<'_> {
     }
 
     /// One step: row r continues row `parents[r]` of the last step with `tokens[r]`, for sentence `sentences[r]`; at
-    /// the first step the values in `parents` are ignored. `answer` gets each row's number, its logits (which it
-    /// may change), the tokens that the logits are for if not all are allowed, and the row's part of `answers`,
-    /// equally long for every row.
+    /// the first step the values in `parents` are ignored. `answer` gets each row's number, its logits (which it may
+    /// change), the tokens of the logits if not all are allowed, and the row's part of `answers`, equally long for
+    /// every row.
     pub fn step<T: Send>(
         &mut self,
         tokens: &[u32],
@@ -244,7 +244,7 @@ impl Step<'_> {
                     answer(row, logits, None, answers);
                     continue;
                 };
-                // Only the logits of its own tokens, as if the other sentences were not there.
+                // Only the logits of its own tokens, independent of the other sentences.
                 let sentence = self.sentences[row];
                 wide.clear();
                 wide.extend(columns[sentence].iter().map(|&column| logits[column as usize]));

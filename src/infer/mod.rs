@@ -1,4 +1,4 @@
-//! Translation on the processor: an engine of its own, without tensors.
+//! Translation on the processor: a separate engine without tensors.
 //!
 //! ```text
 //! Engine            weights, packed once                         mod.rs, weights.rs
@@ -7,11 +7,11 @@
 //!   .begin, .step   Session: one token for every live row        decoder.rs
 //! ```
 //!
-//! It computes the same as [`crate::model`], without gradients, and tests compare the two. What makes it fast: padding
-//! is never computed; a block of rows goes through all layers on one thread, with buffers kept from step to step (only
-//! when there are few rows do threads divide the columns of a product instead); keys and values of a source are
-//! computed once per sentence, and those of a target are never moved: a row remembers, for every position, the row of
-//! its ancestor there.
+//! It computes the same as [`crate::model`], without gradients, and tests compare the two. It is fast because it never
+//! computes padding, and a block of rows goes through all layers on one thread, with buffers kept from step to step.
+//! (Only with few rows do threads divide the columns of a product instead.) Keys and values of a source are computed
+//! once per sentence, and those of a target are never moved: a row stores, for every position, the row of its ancestor
+//! there.
 //!
 //! Sums run in one order for any number of rows and threads: a sentence decodes to the same tokens alone and in a
 //! batch.
@@ -33,7 +33,7 @@ use crate::ops::dropout::Dropout;
 use crate::ops::norm::{Addend, NormKind, NormWeights, add_rows, norm_rows};
 use crate::ops::rotary::Rotary;
 use crate::ops::sublayer::NormPlacement;
-pub use weights::{ComputeType, Lookup, of_model};
+pub use weights::{ComputeType, Lookup, model_values};
 use weights::{FeedForward, Layer, Linear, Weight};
 
 /// A model's weights, ready to translate with.
@@ -55,7 +55,7 @@ pub struct Engine {
 struct Stack {
     layers: Vec<Layer>,
     final_norm: Option<Norm>,
-    /// Added to the embeddings, [positions, D]; empty where nothing is.
+    /// Added to the embeddings, [positions, D]; empty if there are none.
     positions: Vec<f32>,
 }
 
@@ -76,7 +76,7 @@ impl Norm {
 /// How threads divide the work on some rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sharing {
-    /// Each thread has rows of its own.
+    /// Each thread has its own rows.
     Alone,
     /// There are few rows: threads divide the columns of products among them.
     Columns,

@@ -12,8 +12,8 @@ use crate::ops::norm::add_bias;
 /// A parameter's values by its name.
 pub type Lookup<'a> = dyn Fn(&str) -> Result<Values> + 'a;
 
-/// The parameters of a model.
-pub fn of_model(model: &Transformer) -> impl Fn(&str) -> Result<Values> + use<> {
+/// A lookup of a model's parameters by name.
+pub fn model_values(model: &Transformer) -> impl Fn(&str) -> Result<Values> + use<> {
     let parameters = model.parameters().clone();
     move |name| {
         let entry = parameters.entry(name).ok_or_else(|| Error::failure(format!("the model has no {name}")))?;

@@ -29,7 +29,7 @@ pub struct Texts<'a> {
     pub references: &'a [String],
     /// Translations.
     pub hypotheses: &'a [String],
-    /// Its words are those of references and translations, and if it ignores case, so does everything here.
+    /// It decides on the words of references and translations; if it ignores case, so does the whole analysis.
     pub bleu: &'a BleuOptions,
 }
 
@@ -92,7 +92,7 @@ impl OfFrequency {
 /// How often each word occurs in a text.
 pub type Frequencies = HashMap<String, usize>;
 
-/// Counts the words of a text; words are those that BLEU counts.
+/// Counts the words of a text, as BLEU defines words.
 pub fn frequencies<S: AsRef<str>>(text: impl Iterator<Item = S>, bleu: &BleuOptions) -> Frequencies {
     let mut counts = Frequencies::new();
     text.for_each(|line| count(line.as_ref(), bleu, &mut counts));

@@ -122,7 +122,11 @@ pub struct BleuStats {
 
 impl BleuStats {
     /// The statistics of one line. Without a reference nothing matches and the reference length is 0.
-    pub fn of_line<'a>(hypothesis: &str, references: impl IntoIterator<Item = &'a str>, options: &BleuOptions) -> Self {
+    pub fn from_line<'a>(
+        hypothesis: &str,
+        references: impl IntoIterator<Item = &'a str>,
+        options: &BleuOptions,
+    ) -> Self {
         let hypothesis = options.prepare(hypothesis);
         let hypothesis: Vec<&str> = words(&hypothesis).collect();
         let references: Vec<Cow<'_, str>> = references.into_iter().map(|line| options.prepare(line)).collect();
@@ -147,7 +151,7 @@ impl BleuStats {
         out.iter_mut().zip(numbers).for_each(|(out, number)| *out = *number as f64);
     }
 
-    /// Reads numbers that [`Metric::of_line`] has written, or sums of them.
+    /// Reads numbers from [`Metric::line_statistics`], or sums of them.
     fn read(numbers: &[f64]) -> Self {
         let number = |i: usize| numbers[i] as u64;
         Self {
@@ -183,8 +187,8 @@ impl Metric for BleuOptions {
         WIDTH
     }
 
-    fn of_line(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]) {
-        BleuStats::of_line(hypothesis, references.iter().copied(), self).write(statistics);
+    fn line_statistics(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]) {
+        BleuStats::from_line(hypothesis, references.iter().copied(), self).write(statistics);
     }
 
     fn score(&self, statistics: &[f64]) -> f64 {
@@ -204,7 +208,7 @@ impl Metric for BleuOptions {
     }
 }
 
-/// A BLEU score and what it is made of.
+/// A BLEU score and its parts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BleuScore {
     /// BLEU, from 0 to 100.
@@ -321,7 +325,7 @@ pub fn sentence_bleu<S: AsRef<str>>(hypothesis: &str, references: &[S], options:
     if references.is_empty() {
         return Err(Error::usage("BLEU needs at least one reference"));
     }
-    let stats = BleuStats::of_line(hypothesis, references.iter().map(AsRef::as_ref), options);
+    let stats = BleuStats::from_line(hypothesis, references.iter().map(AsRef::as_ref), options);
     Ok(BleuScore::new(&stats, options))
 }
 
@@ -356,8 +360,8 @@ pub fn spaceless_warning<S: AsRef<str>>(lines: &[S], tokenize: Tokenize) -> Opti
     // More than three letters per word on average: words of Chinese that is already split have about two.
     (2 * spaceless > letters && letters > 3 * found).then(|| {
         format!(
-            "the references are of a script without spaces between words: to BLEU's tokenizer {tokenize} they are words of \
-             {:.1} letters on average, of which hardly any is ever right",
+            "the references are of a script without spaces between words: to BLEU's tokenizer {tokenize} they are \
+             words of {:.1} letters on average, of which hardly any is ever right",
             letters as f64 / found as f64
         )
     })
@@ -426,7 +430,7 @@ mod tests {
 
     #[test]
     fn closest_reference_and_brevity() {
-        // 3 words against 2 and 4: equally close, the shorter counts and nothing is too short.
+        // 3 words against 2 and 4: equally close, so the shorter counts, and there is no brevity penalty.
         let tie = score("a b c", &["a b c d", "a b"], BleuOptions::default());
         assert_eq!((tie.ref_len, tie.bp), (2, 1.0));
         let short = score("a b", &["a b c d"], BleuOptions::default());

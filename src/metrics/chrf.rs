@@ -60,7 +60,7 @@ impl Metric for ChrfOptions {
     }
 
     /// The statistics of the reference with the best score.
-    fn of_line(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]) {
+    fn line_statistics(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]) {
         let hypothesis = self.cased(hypothesis);
         let mut best = f64::NEG_INFINITY;
         let mut candidate = vec![0.0; self.width()];
@@ -181,7 +181,7 @@ mod tests {
 
     fn score(options: &ChrfOptions, hypothesis: &str, references: &[&str]) -> f64 {
         let mut statistics = vec![0.0; options.width()];
-        options.of_line(hypothesis, references, &mut statistics);
+        options.line_statistics(hypothesis, references, &mut statistics);
         options.score(&statistics)
     }
 
@@ -198,11 +198,11 @@ mod tests {
 
     /// As in sacrebleu; it matters for the sum over a corpus.
     #[test]
-    fn of_references_that_are_equally_good_the_first_counts() {
+    fn the_first_of_equally_good_references_counts() {
         let options = ChrfOptions::default();
         let statistics = |references: &[&str]| {
             let mut statistics = vec![0.0; options.width()];
-            options.of_line("abc", references, &mut statistics);
+            options.line_statistics("abc", references, &mut statistics);
             statistics
         };
         assert_ne!(statistics(&["xyz"]), statistics(&["uvwxyz"]));

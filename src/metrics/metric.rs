@@ -19,8 +19,8 @@ pub trait Metric: Sync {
     /// How many numbers the statistics of a line have.
     fn width(&self) -> usize;
 
-    /// Writes the statistics of a line. `references` are those that the line has, at least one.
-    fn of_line(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]);
+    /// Writes the statistics of a line. `references` are those of the line, at least one.
+    fn line_statistics(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]);
 
     /// The score of added-up statistics, in percent.
     fn score(&self, statistics: &[f64]) -> f64;
@@ -50,8 +50,8 @@ impl Statistics {
     /// There is nothing to score, or the streams differ in length.
     pub fn new<S: AsRef<str> + Sync>(metric: &dyn Metric, hypotheses: &[S], references: &[Vec<S>]) -> Result<Self> {
         check(hypotheses.len(), references)?;
-        let of_line = |i: usize| references.iter().map(|stream| stream[i].as_ref()).collect::<Vec<_>>();
-        Ok(Self::of_lines(metric, hypotheses, of_line, references.len()))
+        let line_references = |i: usize| references.iter().map(|stream| stream[i].as_ref()).collect::<Vec<_>>();
+        Ok(Self::from_lines(metric, hypotheses, line_references, references.len()))
     }
 
     /// The statistics of a corpus whose lines differ in their number of references: `None` is a missing one. An empty
@@ -65,33 +65,33 @@ impl Statistics {
         references: &[Vec<Option<S>>],
     ) -> Result<Self> {
         check(hypotheses.len(), references)?;
-        let of_line = |i: usize| {
+        let line_references = |i: usize| {
             references.iter().filter_map(|stream| stream[i].as_ref()).map(AsRef::as_ref).collect::<Vec<&str>>()
         };
-        let counts: Vec<usize> = (0..hypotheses.len()).map(|i| of_line(i).len()).collect();
+        let counts: Vec<usize> = (0..hypotheses.len()).map(|i| line_references(i).len()).collect();
         if let Some(line) = counts.iter().position(|count| *count == 0) {
             return Err(Error::failure(format!("line {} has no reference", line + 1)));
         }
         let same = counts.windows(2).all(|pair| pair[0] == pair[1]);
-        Ok(Self::of_lines(metric, hypotheses, of_line, if same { counts[0] } else { 0 }))
+        Ok(Self::from_lines(metric, hypotheses, line_references, if same { counts[0] } else { 0 }))
     }
 
-    fn of_lines<'a, S: AsRef<str> + Sync>(
+    fn from_lines<'a, S: AsRef<str> + Sync>(
         metric: &dyn Metric,
         hypotheses: &[S],
-        references_of: impl Fn(usize) -> Vec<&'a str> + Sync,
+        line_references: impl Fn(usize) -> Vec<&'a str> + Sync,
         references: usize,
     ) -> Self {
         let width = metric.width();
         let mut values = vec![0.0; width * hypotheses.len()];
         values.par_chunks_exact_mut(width).zip(hypotheses).enumerate().for_each(|(i, (line, hypothesis))| {
-            metric.of_line(hypothesis.as_ref(), &references_of(i), line);
+            metric.line_statistics(hypothesis.as_ref(), &line_references(i), line);
         });
         Self { width, values, references }
     }
 
-    /// All of them as whole numbers, line after line: what [`Statistics::from_counts`] takes. Those of BLEU and chrF
-    /// are counts; what is none is rounded.
+    /// All of them as whole numbers, line after line, for [`Statistics::from_counts`]. The statistics of BLEU and chrF
+    /// are counts; others are rounded.
     pub fn counts(&self) -> Vec<u32> {
         self.values.iter().map(|value| *value as u32).collect()
     }
@@ -141,9 +141,9 @@ fn add(sum: &mut [f64], line: &[f64]) {
     sum.iter_mut().zip(line).for_each(|(sum, value)| *sum += value);
 }
 
-/// What is needed to repeat a computation, in sacrebleu's form with our version:
-/// `nrefs:1|case:mixed|…|version:mt-X.Y.Z`. `references` is their number in every line, 0 where it varies; `resampling`
-/// what a significance test adds.
+/// The signature for repeating a computation, in sacrebleu's form with our version:
+/// `nrefs:1|case:mixed|…|version:mt-X.Y.Z`. `references` is their number in every line, 0 if it varies; `resampling` is
+/// added by a significance test.
 pub fn signature(metric: &dyn Metric, references: usize, resampling: &[(&str, String)]) -> String {
     let references = if references == 0 { "var".to_owned() } else { references.to_string() };
     let mut parts = vec![format!("nrefs:{references}")];

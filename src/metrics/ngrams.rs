@@ -47,8 +47,8 @@ fn matches_of_order(hypothesis: &[WordId], references: &[Vec<WordId>], order: us
     hypothesis.iter().zip(largest).map(|((_, count), largest)| largest.min(*count)).sum()
 }
 
-/// The distinct n-grams in ascending order with their counts, those with an unseen word left out (nothing matches
-/// them). An n-gram is its words' numbers side by side; sorting such numbers beats hashing them on lines this short.
+/// The distinct n-grams in ascending order with their counts, without those that contain an unseen word (nothing
+/// matches them). An n-gram is the sequence of its words' numbers; on short lines, sorting is faster than hashing.
 fn counts(words: &[WordId], order: usize) -> Vec<(u128, u64)> {
     let mut ngrams: Vec<u128> = words
         .windows(order)

@@ -84,14 +84,14 @@ fn seed_sequence(seed: u64) -> [u64; 4] {
         entropy.push((seed >> 32) as u32);
     }
     let mut hash = Hash { constant: 0x43b0_d7e5, multiplier: 0x931e_8875 };
-    let mut pool: [u32; POOL] = std::array::from_fn(|i| hash.of(entropy.get(i).copied().unwrap_or(0)));
+    let mut pool: [u32; POOL] = std::array::from_fn(|i| hash.hash(entropy.get(i).copied().unwrap_or(0)));
     for from in 0..POOL {
         for to in (0..POOL).filter(|to| *to != from) {
-            pool[to] = mix(pool[to], hash.of(pool[from]));
+            pool[to] = mix(pool[to], hash.hash(pool[from]));
         }
     }
     let mut hash = Hash { constant: 0x8b51_f9dd, multiplier: 0x58f3_8ded };
-    let words: [u32; 8] = std::array::from_fn(|i| hash.of(pool[i % POOL]));
+    let words: [u32; 8] = std::array::from_fn(|i| hash.hash(pool[i % POOL]));
     std::array::from_fn(|i| u64::from(words[2 * i]) | u64::from(words[2 * i + 1]) << 32)
 }
 
@@ -102,7 +102,7 @@ struct Hash {
 }
 
 impl Hash {
-    fn of(&mut self, value: u32) -> u32 {
+    fn hash(&mut self, value: u32) -> u32 {
         let value = value ^ self.constant;
         self.constant = self.constant.wrapping_mul(self.multiplier);
         let value = value.wrapping_mul(self.constant);
@@ -119,7 +119,7 @@ fn mix(x: u32, y: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// The numbers are those of NumPy 2.
+    /// The numbers are from NumPy 2.
     #[test]
     fn draws_what_numpy_draws() {
         for (seed, choices, flips, large) in [

@@ -10,7 +10,7 @@ use super::numpy::Generator;
 /// sacrebleu's seed.
 pub const SEED: u64 = 12345;
 
-/// Samples that tell whether two models differ: as many as sacrebleu draws.
+/// Number of samples for a difference of two models: as in sacrebleu.
 const SAMPLES: usize = 1000;
 
 /// Samples whose line numbers are held in memory at once.
@@ -31,7 +31,7 @@ pub struct Interval {
 
 impl Interval {
     /// The interval of the scores of samples, at least one.
-    pub fn of(scores: &[f64]) -> Self {
+    pub fn from_scores(scores: &[f64]) -> Self {
         let mut sorted = scores.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
         let outside = sorted.len() / 40;
@@ -76,9 +76,8 @@ pub fn bootstrap(systems: &[Systems], samples: usize, seed: u64) -> Scores {
     (0..systems.len()).map(of_metric).collect()
 }
 
-/// Whether the scores of two systems differ by more than chance: whether 0 is outside the interval that 95 % of their
-/// differences in bootstrap samples of the lines lie in (Koehn 2004, section 3). The samples are the same each time, so
-/// the answer is, too.
+/// Whether the scores of two systems differ by more than chance: whether 0 lies outside the interval of 95 % of their
+/// differences in bootstrap samples of the lines (Koehn 2004, section 3). Samples and answer are the same each time.
 pub fn differ(metric: &dyn Metric, systems: &[Statistics; 2]) -> bool {
     let scores = bootstrap(&[Systems { metric, statistics: systems }], SAMPLES, SEED);
     let [a, b] = [&scores[0][0], &scores[0][1]];
@@ -89,9 +88,9 @@ pub fn differ(metric: &dyn Metric, systems: &[Statistics; 2]) -> bool {
     differences[outside] > ROUNDING || differences[differences.len() - 1 - outside] < -ROUNDING
 }
 
-/// How likely so large a difference from the first system would be by chance, by paired bootstrap: by metric, and by
-/// system after the first. `scores` are those of [`bootstrap`]. If two systems have the same statistics for every line,
-/// or the same score in all and in every sample, the p-value is 1, whereas sacrebleu gives its smallest one.
+/// The probability of so large a difference from the first system by chance, by paired bootstrap: by metric, and by
+/// system after the first. `scores` come from [`bootstrap`]. If two systems have the same statistics for every line, or
+/// the same score in all and in every sample, the p-value is 1, whereas sacrebleu gives its smallest one.
 pub fn paired_bootstrap(systems: &[Systems], scores: &Scores) -> Vec<Vec<f64>> {
     let of_metric = |(systems, scores): (&Systems, &Vec<Vec<f64>>)| {
         let actual = systems.scores();
@@ -207,7 +206,7 @@ mod tests {
     #[test]
     fn an_interval_holds_95_per_cent_of_the_scores() {
         let scores: Vec<f64> = (0..200).rev().map(f64::from).collect();
-        assert_eq!(Interval::of(&scores), Interval { mean: 99.5, half_width: 0.5 * (194.0 - 5.0) });
-        assert_eq!(Interval::of(&[3.0]), Interval { mean: 3.0, half_width: 0.0 });
+        assert_eq!(Interval::from_scores(&scores), Interval { mean: 99.5, half_width: 0.5 * (194.0 - 5.0) });
+        assert_eq!(Interval::from_scores(&[3.0]), Interval { mean: 3.0, half_width: 0.0 });
     }
 }

@@ -52,7 +52,7 @@ struct Shift {
 }
 
 impl Shift {
-    /// The words that change places.
+    /// The words that are moved past each other.
     fn range(self, words: usize) -> Range<usize> {
         let Self { start, length, target } = self;
         if target < start {
@@ -136,11 +136,11 @@ impl<'a> Table<'a> {
         let columns: Vec<Range<usize>> =
             (0..=rows).map(|row| if row == 0 { 0..width } else { beam(row, rows, reference.len()) }).collect();
         let mut end = 0;
-        let mut place = |columns: &Range<usize>| {
+        let mut start = |columns: &Range<usize>| {
             end += columns.len();
             end - columns.len()
         };
-        let starts = columns.iter().map(&mut place).collect();
+        let starts = columns.iter().map(&mut start).collect();
         let mut cells = vec![UNREACHED; end];
         cells.iter_mut().take(width).zip(0..).for_each(|(cell, insertions)| *cell = insertions);
         Self { reference, columns, starts, shifted: cells.clone(), cells, words: Vec::new() }
@@ -152,7 +152,7 @@ impl<'a> Table<'a> {
     }
 
     /// Where in `cells` a row is.
-    fn place(&self, row: usize) -> Range<usize> {
+    fn cells_of_row(&self, row: usize) -> Range<usize> {
         self.starts[row]..self.starts[row] + self.columns[row].len()
     }
 
@@ -230,8 +230,8 @@ impl<'a> Table<'a> {
         alignment
     }
 
-    /// The shift that lowers the distance most. Only those of a block with an error in it are tried, to where the
-    /// reference has the same words, not all of them matched.
+    /// The shift that lowers the distance most. It tries only blocks with an error in them, and only positions where
+    /// the reference has the same words, not all of them matched.
     fn best_shift(&mut self, words: &[Word], distance: u32, tried: &mut usize) -> Option<Candidate> {
         let Alignment { behind, reference_errors, hypothesis_errors } = self.alignment(words);
         let mut best: Option<Candidate> = None;
@@ -279,7 +279,7 @@ impl<'a> Table<'a> {
         moved.clear();
         moved.extend_from_slice(words);
         shift.apply(&mut moved);
-        let row = self.place(first);
+        let row = self.cells_of_row(first);
         shifted[row.clone()].copy_from_slice(&self.cells[row]);
         self.rows_from(&moved, first, &mut shifted);
         (self.shifted, self.words) = (shifted, moved);
@@ -316,7 +316,7 @@ fn same_blocks<'a>(
 mod tests {
     use super::*;
 
-    fn of(text: &str) -> Vec<Word> {
+    fn words(text: &str) -> Vec<Word> {
         text.bytes().map(Word::from).collect()
     }
 
@@ -325,7 +325,7 @@ mod tests {
         for (hypothesis, reference, expected) in
             [("abcd", "abcd", 0), ("cdab", "abcd", 1), ("abxd", "abcd", 1), ("", "abc", 3), ("abc", "", 3), ("", "", 0)]
         {
-            assert_eq!(edits(&of(hypothesis), &of(reference)), expected, "{hypothesis} {reference}");
+            assert_eq!(edits(&words(hypothesis), &words(reference)), expected, "{hypothesis} {reference}");
         }
     }
 

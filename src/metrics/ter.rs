@@ -48,7 +48,7 @@ impl Metric for TerOptions {
     }
 
     /// The fewest edits to any reference, and the mean length of all.
-    fn of_line(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]) {
+    fn line_statistics(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]) {
         let mut ids = HashMap::new();
         let mut numbers = |line: Cow<'_, str>| -> Vec<u32> {
             let mut number = |word: &str| {
@@ -142,7 +142,7 @@ fn separated_asian(c: char) -> impl Iterator<Item = char> {
 /// Chinese and Japanese punctuation, and full-width ASCII punctuation.
 fn is_asian_punctuation(c: char) -> bool {
     matches!(c,
-        '\u{3001}' | '\u{3002}' | '\u{3008}'..='\u{3011}' | '\u{3014}'..='\u{301f}' | '\u{ff61}'..='\u{ff65}' | '\u{30fb}'
-        | '\u{ff0e}' | '\u{ff0c}' | '\u{ff1f}' | '\u{ff1a}' | '\u{ff1b}' | '\u{ff01}' | '\u{ff02}' | '\u{ff08}'
-        | '\u{ff09}')
+        '\u{3001}' | '\u{3002}' | '\u{3008}'..='\u{3011}' | '\u{3014}'..='\u{301f}' | '\u{ff61}'..='\u{ff65}'
+        | '\u{30fb}' | '\u{ff0e}' | '\u{ff0c}' | '\u{ff1f}' | '\u{ff1a}' | '\u{ff1b}' | '\u{ff01}' | '\u{ff02}'
+        | '\u{ff08}' | '\u{ff09}')
 }

@@ -1,7 +1,7 @@
-//! How a line becomes words before it is scored; the rules are those of sacrebleu 2.6.0.
+//! Splits a line into words for scoring, by the rules of sacrebleu 2.6.0.
 //!
-//! The rules were first written as regular expressions in mteval-v13a.pl and mteval-v14.pl. Each is a substitution
-//! on a single character or on a pair of neighbours, so here each is one pass over the line.
+//! The rules come from regular expressions in mteval-v13a.pl and mteval-v14.pl. Each replaces a single character or a
+//! pair of neighbours, so here each is one pass over the line.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -53,8 +53,8 @@ impl FromStr for Tokenize {
             let names = Self::NAMES.join(", ");
             if NEED_MODELS.contains(&name) {
                 let what = format!("tokenizer `{name}` of sacrebleu needs a dictionary or model that mt does not have");
-                let help = "split both sides with it yourself and give --tokenize none, or take `char`, or --chrf, which \
-                            needs no words";
+                let help = "split both sides with it yourself and give --tokenize none, or take `char`, or --chrf, \
+                            which needs no words";
                 return Error::usage(what).help(help);
             }
             Error::usage(format!("unknown tokenizer `{name}`")).help(format!("choose one of {names}"))
@@ -98,8 +98,8 @@ enum Outer {
     After,
 }
 
-/// Puts a space between two neighbours of which the first satisfies `first` and the second `second`, and one more
-/// outside. Pairs are taken from the left and do not overlap, as in a global substitution of a regular expression.
+/// Puts a space between two neighbours if the first satisfies `first` and the second `second`, and one more outside.
+/// Pairs are found from the left and do not overlap, as in a global substitution of a regular expression.
 fn separate_pairs<T: Copy>(
     units: &[T],
     space: T,
@@ -172,7 +172,7 @@ enum Class {
 }
 
 impl Class {
-    fn of(c: char) -> Self {
+    fn from_char(c: char) -> Self {
         // A short cut: most characters of most texts need no table lookup.
         if c.is_ascii_alphabetic() || c == ' ' {
             return Self::Other;
@@ -189,7 +189,7 @@ impl Class {
 /// The rules of mteval-v14.pl's international tokenization: punctuation (`\p{P}`) is separated where a side of it is
 /// not a number (`\p{N}`), symbols (`\p{S}`) always. Nothing is unescaped.
 fn separate_international(line: &str) -> String {
-    let units: Vec<(char, Class)> = line.chars().map(|c| (c, Class::of(c))).collect();
+    let units: Vec<(char, Class)> = line.chars().map(|c| (c, Class::from_char(c))).collect();
     let space = (' ', Class::Other);
     let punctuation = |(_, class): (char, Class)| class == Class::Punctuation;
     let not_number = |(_, class): (char, Class)| class != Class::Number;

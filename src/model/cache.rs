@@ -226,7 +226,7 @@ impl Decoder {
         out.reshape((query.dim(0)?, self.heads * self.d_v))
     }
 
-    /// Puts what is kept of the last step's rows and of the source into the order of this step's rows.
+    /// Reorders the cached values of the last step's rows and of the source to the order of this step's rows.
     fn advance(&self, state: &mut State, parents: &[usize], sentences: &[usize]) -> Result<()> {
         let index =
             |rows: &[usize]| Tensor::from_vec(rows.iter().map(|&row| row as u32).collect(), rows.len(), &self.device);

@@ -88,7 +88,7 @@ pub struct ModelConfig {
 
 impl Default for ModelConfig {
     fn default() -> Self {
-        Self::from_preset(Preset::Base, None)
+        Self::with_shape(Preset::Base, None)
     }
 }
 
@@ -97,12 +97,12 @@ impl ModelConfig {
     pub const OF_PRESET: &[&str] = &["d_model", "d_ff", "heads", "encoder_layers", "decoder_layers", "d_k", "d_v"];
 
     /// The model of a preset, everything else at its default (with a joint vocabulary).
-    pub fn of_preset(preset: Preset) -> Self {
-        Self::from_preset(preset, Some(preset))
+    pub fn from_preset(preset: Preset) -> Self {
+        Self::with_shape(preset, Some(preset))
     }
 
     /// The shape of `shape`, said to come from `preset`.
-    fn from_preset(shape: Preset, preset: Option<Preset>) -> Self {
+    fn with_shape(shape: Preset, preset: Option<Preset>) -> Self {
         let (layers, d_model, d_ff, heads) = match shape {
             Preset::Tiny => (4, 128, 256, 4),
             Preset::Small => (6, 512, 1024, 4),

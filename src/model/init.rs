@@ -13,12 +13,12 @@ choice! {
     /// How matrices start. Biases start at zero and norms at one, unless said otherwise.
     pub enum Init {
         /// Uniform within ±√(6 / (inputs + outputs)) (Glorot and Bengio 2010). Queries, keys and values have a gain of
-        /// 1/√2: at equal widths, the same as drawing them together as one matrix [3·D, D], as PyTorch and fairseq do. With
-        /// a gain of 1, a deep post-norm model at the usual learning rates is slow to learn to use its source.
+        /// 1/√2: at equal widths, the same as drawing them together as one matrix [3·D, D], as PyTorch and fairseq do.
+        /// With a gain of 1, a deep post-norm model at the usual learning rates is slow to learn to use its source.
         /// Embeddings: N(0, 1/D), the padding row zero.
         XavierUniform = "xavier_uniform",
-        /// Uniform within ±√(6 / (inputs + outputs)), queries, keys and values each on their own. Embeddings: N(0, 1/D),
-        /// the padding row zero.
+        /// Uniform within ±√(6 / (inputs + outputs)), queries, keys and values each on their own. Embeddings: N(0,
+        /// 1/D), the padding row zero.
         Tensor2Tensor = "tensor2tensor",
         /// Uniform within ±√(6 / (inputs + outputs)) for every matrix, embeddings and their padding row included, as
         /// in hand-written models that draw every two-dimensional parameter this way.
@@ -50,7 +50,7 @@ enum Draw {
 
 /// Fills all parameters as the configuration says.
 ///
-/// Every parameter has a stream of its own, named after it, so that a value depends on the seed and the name alone.
+/// Every parameter has its own random stream, named after it, so that a value depends only on the seed and the name.
 pub fn initialise(config: &ModelConfig, parameters: &Parameters, vocabulary: Vocabulary, seed: u64) -> Result<()> {
     let mut values = Vec::with_capacity(parameters.values().elem_count());
     for entry in parameters.entries() {
@@ -107,8 +107,8 @@ fn draw(init: Init, entry: &Entry, parameters: &Parameters) -> Draw {
     }
 }
 
-/// The matrix whose products a bias is added to: that of its module, or an embedding that is the output projection too.
-/// `None` for a norm's.
+/// The matrix that a bias belongs to: that of its module, or an embedding that is also the output projection. `None`
+/// for a norm's bias.
 fn weight_of<'p>(bias: &Entry, parameters: &'p Parameters) -> Option<&'p Entry> {
     let module = bias.name.strip_suffix(".bias")?;
     let own = parameters.entry(&format!("{module}.weight"));

@@ -1,7 +1,7 @@
 //! Names and shapes of every parameter, in the order they lie in the flat tensor.
 //!
-//! The names are those of model files. q, k and v of one attention are neighbours (weights, then biases), so that they
-//! can be used as one packed matrix; so are γ and β of a norm.
+//! The names are those in model files. q, k and v of one attention are neighbours (weights, then biases), so that they
+//! form one packed matrix; so are γ and β of a norm.
 
 use crate::choice::choice;
 use crate::model::ModelConfig;

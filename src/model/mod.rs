@@ -111,8 +111,8 @@ impl Stack {
         }
     }
 
-    /// Number of the dropout site at a place of a layer. It keys the random numbers, so a run that is resumed depends
-    /// on it: it never changes. Distinct for up to 10,000 layers.
+    /// Number of a dropout site of a layer. It is part of the key of random numbers, so it must never change: resumed
+    /// runs depend on it. Distinct for up to 10,000 layers.
     pub fn site(self, layer: usize, site: DropoutSite) -> u64 {
         (self as u64 + 1) * 1_000_000 + layer as u64 * 100 + site as u64
     }
@@ -460,7 +460,7 @@ mod tests {
     #[test]
     fn dropout_sites_keep_their_numbers() {
         use DropoutSite::*;
-        for (place, number) in [
+        for (site, number) in [
             (SelfAttentionWeights, 0),
             (SelfAttentionOutput, 1),
             (CrossAttentionWeights, 2),
@@ -469,8 +469,8 @@ mod tests {
             (FeedForwardOutput, 5),
             (Embedding, 99),
         ] {
-            assert_eq!(Stack::Encoder.site(0, place), 1_000_000 + number);
-            assert_eq!(Stack::Decoder.site(3, place), 2_000_300 + number);
+            assert_eq!(Stack::Encoder.site(0, site), 1_000_000 + number);
+            assert_eq!(Stack::Decoder.site(3, site), 2_000_300 + number);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::choice::choice;
 
 choice! {
-    /// How a sentence's states become one vector. The end of the sentence counts as one of its tokens, padding never.
+    /// How a sentence's states become one vector. The end of the sentence counts as a token, padding never does.
     pub enum Pooling {
         /// Their mean.
         Mean = "mean",

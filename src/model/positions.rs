@@ -17,14 +17,15 @@ choice! {
 }
 
 choice! {
-    /// How sines and cosines are arranged in a position's vector; with rotary positions, which components are turned together.
+    /// How sines and cosines are arranged in a position's vector; with rotary positions, which components are turned
+    /// together.
     pub enum Sinusoid {
         /// Sine on even, cosine on odd components (the paper's section 3.5); neighbours turn together (RoFormer).
         Interleaved = "interleaved",
         /// All sines, then all cosines (MarianMT of `transformers`); halves turn together (GPT-NeoX, Llama).
         Halves = "halves",
-        /// Halves whose slowest wave is 10000 times as long as the fastest (tensor2tensor, Marian, OpenNMT); not for rotary
-        /// positions.
+        /// Halves whose slowest wave is 10000 times as long as the fastest (tensor2tensor, Marian, OpenNMT); not for
+        /// rotary positions.
         Tensor2Tensor = "tensor2tensor",
     }
 }

@@ -37,10 +37,10 @@ pub fn config_of(directory: &Path) -> Result<Config> {
         }));
     }
     config::load_resolved(&file).map_err(|error| match checkpoint::verify(directory) {
-        // The file is damaged, not badly written by a user.
+        // The file is damaged; no user wrote it.
         Err(damage)
             if !damage.is_of_access()
-                && damage.all().any(|one| one.location().is_some_and(|place| place.path == file)) =>
+                && damage.all().any(|one| one.location().is_some_and(|location| location.path == file)) =>
         {
             damage.or_help("restore the file as training wrote it, from a copy")
         }
@@ -51,12 +51,12 @@ pub fn config_of(directory: &Path) -> Result<Config> {
 /// Whether there is something at the path of a model.
 ///
 /// # Errors
-/// That cannot be told: a folder may not be entered, for example.
+/// It cannot be determined, for example if a folder may not be entered.
 pub fn is_there(directory: &Path) -> Result<bool> {
     directory.try_exists().map_err(|error| Error::io("look for the model", directory, error))
 }
 
-/// The error for what is there, but is no directory, where a model's directory should be named.
+/// The error for a path that should be a model's directory, but is no directory.
 pub fn not_a_directory(file: &Path) -> Error {
     let what = match std::fs::metadata(file).map(|metadata| metadata.file_type()) {
         Ok(it) if it.is_fifo() => "a pipe",
@@ -101,7 +101,7 @@ pub fn directory(named: Option<&Path>, offline: bool, tell: Tell<'_>) -> Result<
     Ok(newest)
 }
 
-/// The path of a directory, from the root if only that says that it is a checkpoint, and of which run.
+/// The path of a directory; the absolute one if only that shows that it is a checkpoint, and of which run.
 pub fn whole_path(directory: PathBuf) -> PathBuf {
     let is_checkpoint = |path: &Path| checkpoint::run_and_step(path).is_some();
     if is_checkpoint(&directory) {

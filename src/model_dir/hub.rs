@@ -28,14 +28,14 @@ pub struct Fetched {
     commit: String,
 }
 
-/// The repository of a model, if its name is one of the hub: `hf:ORG/NAME` or `hf:ORG/NAME@REVISION`; or an address of
-/// its page.
+/// The hub repository of a model, if it is named as `hf:ORG/NAME` or `hf:ORG/NAME@REVISION`, or by the address of its
+/// page.
 pub fn repository(name: &Path) -> Option<Repo> {
     Repo::named(name.to_str()?)
 }
 
-/// Adds to the error for a path where nothing is how a model of the hub is named, if it was meant for one, as other
-/// programs name it.
+/// Adds help to the error for a missing path that looks like another program's name of a hub model: how to name it
+/// here.
 pub fn advised(error: Error, missing: &Path) -> Error {
     match missing.to_str().and_then(Repo::perhaps) {
         Some(repo) if repo.kind == RepoKind::Model => {
@@ -103,12 +103,12 @@ fn lacks(repo: &Repo, name: &str, files: &[String]) -> Error {
 fn pickle_alone(repo: &Repo) -> Error {
     let what = format!("{repo} has its weights only as a pickle, which can run any code and is never read here");
     Error::failure(what).help(
-        "if a pull request on the Community tab of its page adds `safetensors`, name it as hf:ORG/NAME@refs/pr/N; or convert \
-         the model where you trust it, and give `mt import` the folder",
+        "if a pull request on the Community tab of its page adds `safetensors`, name it as hf:ORG/NAME@refs/pr/N; or \
+         convert the model where you trust it, and give `mt import` the folder",
     )
 }
 
-/// The converter's pull request. The hub's answer is kept, so that it need not be asked again and offline use works.
+/// The converter's pull request. The hub's answer is stored, for later calls and for offline use.
 fn conversion(hub: &Hub, repo: &Repo) -> Result<Option<String>> {
     let kept = models(repo)?.join(format!("{}.conversion", hub.commit(repo)?));
     if let Ok(revision) = file::read_text(&kept) {
@@ -131,7 +131,7 @@ fn models(repo: &Repo) -> Result<PathBuf> {
 /// The directory of a model of the hub, imported if it is not there yet.
 ///
 /// # Errors
-/// As [`fetch`], and those of importing.
+/// As for [`fetch`] and for importing.
 pub fn directory(repo: &Repo, offline: bool, tell: Tell<'_>) -> Result<PathBuf> {
     let fetched = fetch(repo, offline, tell)?;
     let models = models(repo)?;

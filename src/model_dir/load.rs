@@ -1,4 +1,4 @@
-//! A model on disk: loading it for what it is needed for, and writing one.
+//! A model on disk: loading it for training or translation, and writing one.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -65,7 +65,7 @@ impl ModelFiles {
 
     /// The model prepared for search, in the precision that `--precision` asks for.
     pub fn neural(&self, precision: Option<&str>, tell: Tell<'_>) -> Result<Neural> {
-        let special = SpecialTokens::of(&self.tokenizers);
+        let special = SpecialTokens::new(&self.tokenizers);
         let wanted = precision.map(str::parse::<Wanted>).transpose()?;
         if !self.device.is_cpu() {
             let compute = match wanted {
@@ -92,7 +92,7 @@ impl ModelFiles {
             }
             Some(Wanted::This(precision)) => precision,
         };
-        Ok(Neural::of_engine(engine(&self.config.model, &layout, file, precision)?, special))
+        Ok(Neural::from_engine(engine(&self.config.model, &layout, file, precision)?, special))
     }
 
     /// Where it was found.
@@ -100,7 +100,7 @@ impl ModelFiles {
         &self.directory
     }
 
-    /// Whether it is to run on the processor.
+    /// Whether it runs on the processor.
     pub fn is_on_processor(&self) -> bool {
         self.device.is_cpu()
     }
@@ -117,7 +117,7 @@ impl ModelFiles {
         of_run.chain(of_checkpoint.map(|name| self.located.directory.join(name))).collect()
     }
 
-    /// The weights as they are stored, by name, and the places of all of them.
+    /// The weights as stored, by name, and the layout of all parameters.
     pub fn stored(&self) -> Result<(ParameterLayout, TensorFile)> {
         let layout = layout::layout(&self.config.model, vocabulary(&self.tokenizers));
         let file = self.located.tensors(&slots(layout.entries()))?;
@@ -168,13 +168,13 @@ pub fn text_files(directory: &Path) -> Vec<PathBuf> {
     names.map(|name| directory.join(name)).collect()
 }
 
-/// Makes sure that the tokenizers in a model's directory are those that it was trained with, as far as a manifest says:
-/// its own or, in a run without a final model, that of the newest checkpoint.
+/// Checks that a model's directory holds the tokenizers of its training, if a manifest lists them: its own or, in a run
+/// without a final model, that of the newest checkpoint.
 pub fn verify_tokenizers(directory: &Path) -> Result<()> {
     let own = directory.join(checkpoint::MANIFEST_FILE).exists().then(|| directory.to_path_buf());
     let newest = || Some(checkpoint::list(directory).ok()?.pop()?.1);
     let Some(verified) = own.or_else(newest) else { return Ok(()) };
-    // A manifest that cannot be read, or is gone with its checkpoint by now, says nothing of the tokenizers.
+    // A manifest that cannot be read, or is gone with its checkpoint, gives no information about the tokenizers.
     let damaged = checkpoint::damaged_among(&verified, tokenizers::FILES).unwrap_or_default();
     if damaged.is_empty() { Ok(()) } else { Err(Error::many(damaged)) }
 }
@@ -194,7 +194,7 @@ pub fn vocabulary(tokenizers: &Tokenizers) -> Vocabulary {
     }
 }
 
-/// The places of all parameters, as checkpoints need them.
+/// The slots of all parameters, for a checkpoint.
 pub fn slots(entries: &[Entry]) -> Vec<Slot<'_>> {
     entries.iter().map(|e| Slot { name: &e.name, shape: &e.shape, offset: e.offset }).collect()
 }
@@ -213,7 +213,7 @@ fn inference_type(precision: Precision, device: &Device) -> DType {
     }
 }
 
-/// Finds the model that is asked for.
+/// Finds the wanted model.
 ///
 /// # Errors
 /// There is none, it is damaged, or it cannot be used on the device.

@@ -26,7 +26,7 @@ pub use load::{
     write_imported, write_model,
 };
 
-/// Which model, and where it is to run.
+/// Which model to load, and where to run it.
 #[derive(Clone, Debug, Default)]
 pub struct ModelRequest {
     /// A model or run directory, a run's checkpoint, or `hf:ORG/NAME`; none: `$MT_MODEL`, else the newest run under
@@ -34,15 +34,15 @@ pub struct ModelRequest {
     pub model: Option<PathBuf>,
     /// `best`, `last`, `final` or an update; none: the first of final, best and last that is there.
     pub checkpoint: Option<String>,
-    /// As `--device`; none: as its configuration says.
+    /// The value of `--device`; `None`: the model's configuration decides.
     pub device: Option<String>,
-    /// Threads on the processor; none: as its configuration says.
+    /// Threads on the processor; `None`: the model's configuration decides.
     pub threads: Option<usize>,
     /// Whether the hub may not be accessed, only its cache.
     pub offline: bool,
 }
 
-/// Receives what work has to tell.
+/// Receives notices of the work.
 pub type Tell<'a> = &'a dyn Fn(Notice);
 
 /// The same, for other threads.

@@ -14,7 +14,7 @@ pub fn own_files() -> Vec<&'static str> {
     [&files[..], &files::ALL, tokenizers::FILES, &[CONFIG_FILE]].concat()
 }
 
-/// Whether a name in a run's directory is one of its own.
+/// Whether the run itself uses this name in its directory.
 pub fn is_own(name: &OsStr) -> bool {
     own_files().iter().chain(&[CHECKPOINTS, files::VALIDATION, events::DIRECTORY]).any(|own| name == *own)
 }

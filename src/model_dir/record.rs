@@ -35,9 +35,9 @@ pub fn values(config: &Config) -> Values {
     values
 }
 
-/// What a checkpoint records: what its model is and how it was trained, as far as a run may not change that; and what
-/// its state refers to. Of the text it has checksums.
-pub fn of(config: &Config) -> Values {
+/// The values that a checkpoint records: those of its model and training that a run may not change, and those that its
+/// state refers to. For the text it holds checksums.
+pub fn recorded_values(config: &Config) -> Values {
     let mut values = values(config);
     values.retain(|key, _| {
         let is_of_training = key.starts_with("model.") || key.starts_with("train.") || key == "tokenizer.dropout";
@@ -50,7 +50,7 @@ pub fn of(config: &Config) -> Values {
 
 /// Whether the state refers to the key: the learning rate lowered so far, the best validation.
 fn is_of_state(key: &str) -> bool {
-    // How it was trained stays what it was.
+    // The record of the training so far stays.
     key.starts_with(SCHEDULE) || config::decides(key, Decides::Validation) && !key.starts_with("train.")
 }
 
@@ -75,10 +75,10 @@ fn is_of_value(key: &str, valid: &ValidConfig) -> bool {
     }
 }
 
-/// Makes the state of a checkpoint that of a run with this configuration and text. Until then, keys had the values
-/// `before`. What refers to something else is dropped: a learning rate that was lowered, the best validation. Returns
-/// why the latter was, if it was. Where a schedule ends does not make it another, since that may follow from the number
-/// of updates.
+/// Adapts the state of a checkpoint to a run with this configuration and text; `before` holds the values that the keys
+/// had until then. It drops what no longer applies: a lowered learning rate after another schedule, the best validation
+/// after another validation. Returns why it dropped the latter, if it did. Another end of a schedule is no other
+/// schedule, since it may follow from the number of updates.
 pub fn adapt(state: &mut TrainState, before: &Values, config: &Config, text: TextChecksums) -> Option<String> {
     let now = config::values(config);
     // Keys of other versions are not compared.
@@ -121,7 +121,7 @@ pub fn adapt(state: &mut TrainState, before: &Values, config: &Config, text: Tex
 }
 
 /// The update of a run's newest checkpoint that can be read, and its record.
-pub fn of_newest(run: &Path) -> Option<(u64, Values)> {
+pub fn newest(run: &Path) -> Option<(u64, Values)> {
     let checkpoints = checkpoint::list(run).unwrap_or_default();
     checkpoints.into_iter().rev().find_map(|(step, directory)| Some((step, read(&directory)?)))
 }
@@ -131,7 +131,7 @@ fn read(checkpoint: &Path) -> Option<Values> {
     state.ok().map(|state| state.configuration)
 }
 
-/// The values of all keys with which a run was trained so far: those of its configuration, replaced by the record.
+/// The values of all keys in a run's training so far: those of its configuration, replaced by the record.
 pub fn before(config: &Config, record: &Values) -> Values {
     let mut values = values(config);
     // Which keys these tables have depends on their kinds.
@@ -143,10 +143,10 @@ pub fn before(config: &Config, record: &Values) -> Values {
     values
 }
 
-/// The keys of `[model]` by which a model computes something else from the same tensors, if their values are not those
-/// of the record: each with the value there and the one of now.
+/// The keys of `[model]` that change what a model computes from the same tensors, and whose values differ from the
+/// record: each with its recorded and its present value.
 pub fn other_model(record: &Values, config: &Config) -> Vec<(String, String, String)> {
-    let now = of(config);
+    let now = recorded_values(config);
     // Keys of other versions are not compared.
     let both = record.iter().filter_map(|(key, before)| Some((key, before, now.get(key)?)));
     let differing = both.filter(|(key, before, now)| config::decides(key, Decides::Function) && before != now);
@@ -184,12 +184,12 @@ mod tests {
         new.model.activation_dropout = 0.5;
         new.model.max_length += 1;
         new.train.label_smoothing = 0.0;
-        assert_eq!(other_model(&of(&old), &new), []);
+        assert_eq!(other_model(&recorded_values(&old), &new), []);
         new.model.scale_embedding = !old.model.scale_embedding;
-        let changed = other_model(&of(&old), &new);
+        let changed = other_model(&recorded_values(&old), &new);
         assert_eq!(changed, [("model.scale_embedding".to_owned(), "true".to_owned(), "false".to_owned())]);
         // A record of another version, which lacks this key and has one of its own.
-        let mut record = of(&old);
+        let mut record = recorded_values(&old);
         record.remove("model.scale_embedding");
         record.insert("model.unknown".to_owned(), "1".to_owned());
         assert_eq!(other_model(&record, &new), []);
@@ -211,7 +211,7 @@ mod tests {
             best: Some(Judged { step: 5, value: 30.0, loss: 2.0, lines: Vec::new() }),
             stale: 2,
             text: TextChecksums { train: "t".to_owned(), valid: Some("v".to_owned()), ..TextChecksums::default() },
-            configuration: of(config),
+            configuration: recorded_values(config),
             ..TrainState::default()
         };
         state.health.rate = 0.5;
@@ -261,10 +261,10 @@ mod tests {
             assert_eq!((state.best.is_some(), state.stale), if why.is_some() { (false, 0) } else { (true, 2) });
             // A validation text that is left out for once is compared with the next one.
             assert_eq!(state.text.valid, text.valid.clone().or(Some("v".to_owned())));
-            // Now the state is one of the new run; its model is the same as before.
+            // Now the state belongs to the new run, with the same model.
             let before = state.configuration.clone();
-            assert_eq!(before.get("valid.beam"), of(&new).get("valid.beam"));
-            assert_eq!(before.get("model.heads"), of(old).get("model.heads"));
+            assert_eq!(before.get("valid.beam"), recorded_values(&new).get("valid.beam"));
+            assert_eq!(before.get("model.heads"), recorded_values(old).get("model.heads"));
         }
     }
 
@@ -284,7 +284,7 @@ mod tests {
             let (before, text) = (state.configuration.clone(), state.text.clone());
             adapt(&mut state, &before, config, text);
             assert_eq!(state.health.rate, rate);
-            // With a record of the new schedule, nothing is reset again.
+            // With a record of the new schedule, no further reset happens.
             state.health.rate = 0.25;
             let (before, text) = (state.configuration.clone(), state.text.clone());
             adapt(&mut state, &before, config, text);
@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn what_was_trained_with_is_the_record_s() {
         let mut config = Config::default();
-        let record = of(&config);
+        let record = recorded_values(&config);
         config.train.seed = 7;
         config.decode.beam = 9;
         let values = before(&config, &record);

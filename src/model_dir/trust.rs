@@ -1,5 +1,5 @@
-//! Text that a model's configuration names. Somebody else may have written that: it is told what is read, and nothing
-//! is fetched for it unless the user says so.
+//! Text that a model's configuration names. Somebody else may have written that configuration, so the program reports
+//! what it reads, and fetches nothing unless the user allows it.
 
 use std::path::Path;
 
@@ -34,8 +34,8 @@ pub fn check(location: &CorpusLocation, what: &str, trusts: bool, tell: Tell<'_>
     Ok(())
 }
 
-/// Fails if this is no text, but a pipe, a device, or what the system writes as it is read; whoever opens it tells
-/// whether it is missing.
+/// Fails for a pipe, a device, or a file whose contents the system makes while it is read. A missing file fails later,
+/// when it is opened.
 fn check_file(path: &Path) -> Result<()> {
     let refused = |why: &str| {
         let error = Error::failure(format!("the model's configuration names as text what is {why}")).at(path);

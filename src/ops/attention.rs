@@ -44,7 +44,7 @@ pub struct Core {
     pub rotary: Option<Rotary>,
     /// Dropout on the attention weights.
     pub dropout: Dropout,
-    /// Where the attention weights are written, if they are wanted.
+    /// Where to write the attention weights, if wanted.
     pub record: Option<Record>,
 }
 
@@ -60,7 +60,7 @@ impl Record {
         f(&mut weights)
     }
 
-    /// What was written.
+    /// The written values.
     pub fn take(&self) -> Vec<f32> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
@@ -166,19 +166,19 @@ impl Core {
     /// One head backward. `d_out` [T, d_v] rows `ldo` apart; writes dq, dk, dv with the strides of q and k/v.
     fn backward(
         &self,
-        place: (usize, usize),
+        (sentence, head): (usize, usize),
         heads: &Heads,
         (d_out, ldo): (&[f32], usize),
         grads: HeadGradients,
         buffers: &mut Buffers,
     ) {
         let (keys, t, s) = (self.padded_keys(), self.queries, self.keys);
-        self.weights(place.0, heads, buffers);
+        self.weights(sentence, heads, buffers);
         simd::transpose_padded(heads.v, heads.ldkv, s, self.d_v, &mut buffers.transposed, keys);
         let d_out_matrix = Matrix::strided(d_out, t, self.d_v, ldo, 1);
         fixed(t, keys, self.d_v, d_out_matrix, &buffers.transposed, keys, &mut buffers.gradient, keys);
         let scale = 1.0 / (self.d_k as f32).sqrt();
-        let base = self.mask_base(place.0, place.1);
+        let base = self.mask_base(sentence, head);
         softmax_rows_backward(
             &buffers.weights,
             &mut buffers.dropped,
@@ -293,7 +293,7 @@ impl Attention {
             let rows = core.queries * qw;
             for head in 0..core.heads {
                 let heads = self.head(head, &q[q_start..], kv_rows, ldkv);
-                // dq, dk and dv are interleaved columns of shared rows: compute them apart, then put them in place.
+                // dq, dk and dv are interleaved columns of shared rows: compute them separately, then copy them.
                 let (nq, nk, nv) = (core.queries * core.d_k, core.keys * core.d_k, core.keys * core.d_v);
                 let (dq, rest) = parts.split_at_mut(nq);
                 let (dk, rest) = rest.split_at_mut(nk);

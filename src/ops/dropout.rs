@@ -24,7 +24,7 @@ impl Dropout {
     /// No dropout.
     pub const OFF: Dropout = Dropout { threshold: 0, key: 0, scale: 1.0 };
 
-    /// Drops with probability `p` in [0, 1); what is kept is scaled by 1/(1-p).
+    /// Drops with probability `p` in [0, 1), and scales the other values by 1/(1-p).
     pub fn new(p: f64, key: u64) -> Self {
         if p <= 0.0 {
             return Self::OFF;

@@ -105,8 +105,11 @@ struct Fused {
 }
 
 vectorised! {
-    fn rows_forward(table: &[f32], positions: Option<&[f32]>, ids: &[u32], place: [usize; 3], scale: f32, dropout: Dropout, out: &mut [f32]) {
-        let [first_row, length, d] = place;
+    fn rows_forward(
+        table: &[f32], positions: Option<&[f32]>, ids: &[u32], layout: [usize; 3], scale: f32, dropout: Dropout,
+        out: &mut [f32],
+    ) {
+        let [first_row, length, d] = layout;
         for (i, (out, &id)) in out.chunks_exact_mut(d).zip(ids).enumerate() {
             let row = first_row + i;
             let entry = &table[id as usize * d..][..d];
@@ -145,20 +148,20 @@ vectorised! {
     }
 }
 
-/// Adds scale·mask·g of every row to row `place(row)` of `target`.
+/// Adds scale·mask·g of every row to row `target_row(row)` of `target`.
 fn scatter_rows(
     g: &[f32],
     target: &mut [f32],
     d: usize,
     scale: f32,
     dropout: Dropout,
-    place: &(dyn Fn(usize) -> usize + Sync),
+    target_row: &(dyn Fn(usize) -> usize + Sync),
 ) {
     let shared = SharedRows::new(target, 1);
     (0..d.div_ceil(BLOCK_COLUMNS)).into_par_iter().for_each(|block| {
         let (start, end) = (block * BLOCK_COLUMNS, ((block + 1) * BLOCK_COLUMNS).min(d));
         for (row, g) in g.chunks_exact(d).enumerate() {
-            let at = place(row) * d;
+            let at = target_row(row) * d;
             // SAFETY: each thread has its own columns, so no element is borrowed twice.
             let target = unsafe { shared.rows(at + start..at + end) };
             add_scaled(target, &g[start..end], scale, dropout, row * d + start);
@@ -184,8 +187,8 @@ impl CustomOp1 for Fused {
             e.positions.with(|positions| {
                 out.par_chunks_mut(BLOCK_ROWS * d).zip(self.ids.par_chunks(BLOCK_ROWS)).enumerate().for_each(
                     |(i, (out, ids))| {
-                        let place = [i * BLOCK_ROWS, self.length, d];
-                        rows_forward(table, positions, ids, place, e.scale, e.dropout, out);
+                        let layout = [i * BLOCK_ROWS, self.length, d];
+                        rows_forward(table, positions, ids, layout, e.scale, e.dropout, out);
                     },
                 );
                 Ok(())
@@ -199,8 +202,8 @@ impl CustomOp1 for Fused {
         let (e, gradient) = (&self.embedding, gradient.contiguous()?);
         let d = e.table.dims()[1];
         with_slice(&gradient, |g| {
-            let scatter = |param: &Param, scale: f32, place: &(dyn Fn(usize) -> usize + Sync)| {
-                param.with_gradient(|target| scatter_rows(g, target, d, scale, e.dropout, place))
+            let scatter = |param: &Param, scale: f32, target_row: &(dyn Fn(usize) -> usize + Sync)| {
+                param.with_gradient(|target| scatter_rows(g, target, d, scale, e.dropout, target_row))
             };
             scatter(&e.table, e.scale, &|row| self.ids[row] as usize)?;
             match &e.positions {

@@ -120,7 +120,9 @@ vectorised! {
     }
 
     /// Adds the bias to the pre-activations `u`, in place, and writes the activated and dropped values to `a`.
-    fn activate<const KIND: u8>(u: &mut [f32], a: &mut [f32], bias: Option<&[f32]>, width: usize, dropout: Dropout, first_row: usize) {
+    fn activate<const KIND: u8>(
+        u: &mut [f32], a: &mut [f32], bias: Option<&[f32]>, width: usize, dropout: Dropout, first_row: usize,
+    ) {
         let activation = const { activation_of(KIND) };
         for (row, (u, a)) in u.chunks_exact_mut(width).zip(a.chunks_exact_mut(width)).enumerate() {
             if let Some(bias) = bias {
@@ -174,7 +176,9 @@ vectorised! {
     }
 
     /// Turns the gradient of the hidden layer into that of the pre-activations, in place, and adds its column sums.
-    fn activate_backward<const KIND: u8>(u: &[f32], g: &mut [f32], width: usize, dropout: Dropout, first_row: usize, sums: &mut [f32]) {
+    fn activate_backward<const KIND: u8>(
+        u: &[f32], g: &mut [f32], width: usize, dropout: Dropout, first_row: usize, sums: &mut [f32],
+    ) {
         let activation = const { activation_of(KIND) };
         let sums = &mut sums[..width];
         for (row, (u, g)) in u.chunks_exact(width).zip(g.chunks_exact_mut(width)).enumerate() {

@@ -109,8 +109,7 @@ pub fn reference(logits: &Tensor, targets: &Targets, left_out: Option<u32>) -> R
         Some(token) => without_column(&logits, token as usize)?,
         None => logits,
     };
-    // A token after the one that is left out moves to its place; padding's rows count for nothing, whatever they are
-    // given.
+    // Tokens after the one left out move up by one. Rows of padding do not count, whatever their values.
     let moved =
         |&y: &u32| if left_out.is_some_and(|token| y > token || y as usize == logits.dims()[1]) { y - 1 } else { y };
     let labels: Vec<u32> = targets.labels.iter().map(moved).collect();
@@ -149,8 +148,8 @@ fn without_column(matrix: &Tensor, column: usize) -> Result<Tensor> {
 }
 
 vectorised! {
-    /// The smoothed loss of one row of logits, times its weight, and its negative log-likelihood, both without the token `left_out`.
-    /// With `gradient`, the logits become the gradient of the former.
+    /// The smoothed loss of one row of logits, times its weight, and its negative log-likelihood, both without the
+    /// token `left_out`. With `gradient`, the logits become the gradient of the former.
     fn row_loss(
         logits: &mut [f32],
         label: usize,

@@ -25,7 +25,7 @@ choice! {
 pub struct Mask {
     /// Real keys of every sentence, [B].
     pub keys: Lengths,
-    /// Real queries of every sentence, [B], if the queries beyond them are to see nothing.
+    /// Real queries of every sentence, [B], if later queries must see nothing.
     pub queries: Option<Lengths>,
     /// Whether query i sees only keys 0..=i.
     pub causal: bool,

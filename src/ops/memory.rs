@@ -50,7 +50,7 @@ impl Scratch {
         unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), self.len) }
     }
 
-    /// The buffer as words, to be written.
+    /// The buffer as words, for writing.
     pub fn words_mut(&mut self) -> &mut [u32] {
         // SAFETY: as above, and every bit pattern is a float.
         unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr().cast(), self.len) }
@@ -95,7 +95,7 @@ pub struct NewRows {
     cleared: AtomicUsize,
 }
 
-// SAFETY: threads reach the buffer's memory only through `rows`, whose caller promises that each row is asked for once.
+// SAFETY: threads access the buffer's memory only through `rows`, whose caller promises to request each row once.
 unsafe impl Sync for NewRows {}
 
 impl NewRows {
@@ -105,10 +105,10 @@ impl NewRows {
         Self { start: buffer.as_mut_ptr(), buffer, rows, width, cleared: AtomicUsize::new(0) }
     }
 
-    /// The rows of `range`, cleared, to be written.
+    /// The rows of `range`, cleared, for writing.
     ///
     /// # Safety
-    /// No row is asked for twice.
+    /// No row is requested twice.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn rows(&self, range: Range<usize>) -> &mut [f32] {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
@@ -123,7 +123,7 @@ impl NewRows {
         }
     }
 
-    /// The matrix. Every row must have been asked for.
+    /// The matrix. Every row must have been requested.
     pub fn into_vec(mut self) -> Vec<f32> {
         assert_eq!(self.cleared.into_inner(), self.rows, "rows were left out");
         // SAFETY: as many rows were cleared as there are, and none twice.
@@ -159,7 +159,7 @@ impl<'a> SharedRows<'a> {
         self.start
     }
 
-    /// The rows of `range`, to be written.
+    /// The rows of `range`, for writing.
     ///
     /// # Safety
     /// No two slices over the same row may be alive at once.
@@ -191,7 +191,7 @@ pub fn with_slice<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Re
     }
 }
 
-/// Calls `f` with the contents of a contiguous f32 CPU tensor, to be changed in place.
+/// Calls `f` with the contents of a contiguous f32 CPU tensor, to change them in place.
 pub fn with_slice_mut<R>(tensor: &Tensor, f: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
     struct Change<F, R> {
         f: RefCell<Option<F>>,

@@ -1,7 +1,7 @@
 //! Operations that training goes through, each with a reference and fused kernels.
 //!
-//! Candle's own fused layer norm, softmax and attention cut the gradient silently, so the model uses only what is here.
-//! Every operation has
+//! Candle's own fused layer norm, softmax and attention cut the gradient silently, so the model uses only these
+//! operations. Every operation has
 //! 1. a *reference* in plain differentiable Candle operations, right on any device;
 //! 2. a *fused* form for the CPU with its own backward, that adds the gradients of parameters straight into the flat
 //!    buffer of [`params::Parameters`];
@@ -11,9 +11,9 @@
 //!
 //! Operations are coarse, one per sub-layer, so that Candle's autograd tape costs next to nothing: [`attention`] and
 //! [`feed_forward`] implement [`sublayer::Inner`] and are wrapped with norm, residual and dropout by [`sublayer`];
-//! [`embedding`] begins and [`loss`] ends the graph; [`optimizer`] works on the flat buffers.
-//! [`matmul`] has the products that all of them are made of, [`profile`] counts what each takes. [`mask`] says which
-//! keys a query sees, [`rotary`] turns queries and keys by their positions.
+//! [`embedding`] begins and [`loss`] ends the graph; [`optimizer`] works on the flat buffers. [`matmul`] has the
+//! products that all of them use, [`profile`] counts their time and work. [`mask`] defines which keys a query sees,
+//! [`rotary`] rotates queries and keys by their positions.
 //!
 //! Shape letters: `B` batch, `S` source length, `T` target length, `D` d_model, `H` heads, `K` d_k, `F` d_ff,
 //! `V` vocabulary, `N` tokens (B·L).
@@ -67,7 +67,7 @@ impl Mode {
         Self { training: Some(key), implementation: Implementation::Fused }
     }
 
-    /// Whether gradients will be asked for.
+    /// Whether gradients will be computed.
     pub fn is_training(&self) -> bool {
         self.training.is_some()
     }

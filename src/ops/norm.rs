@@ -209,7 +209,9 @@ vectorised! {
     }
 
     /// Backward of the residual dropout: dh = dz·mask, and adds dh's column sums to the bias's gradient.
-    pub fn dropout_rows_backward(dz: &[f32], dropout: Dropout, first_row: usize, d: usize, dh: &mut [f32], dbias: &mut [f32]) {
+    pub fn dropout_rows_backward(
+        dz: &[f32], dropout: Dropout, first_row: usize, d: usize, dh: &mut [f32], dbias: &mut [f32],
+    ) {
         let dbias = &mut dbias[..d];
         for (row, (dz, dh)) in dz.chunks_exact(d).zip(dh.chunks_exact_mut(d)).enumerate() {
             let base = (first_row + row) * d;

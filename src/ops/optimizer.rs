@@ -296,7 +296,7 @@ mod tests {
     type Update = fn(&Tensor, &Tensor, &Tensor, &Tensor, f64, &AdamStep) -> Result<()>;
 
     /// The numbers were computed in Python's float64 from algorithm 1 of Kingma and Ba, with θ ← θ − α·λ·θ before each
-    /// update, as PyTorch's AdamW does. ε is so large that its place counts.
+    /// update, as PyTorch's AdamW does. ε is so large that its position in the formula matters.
     #[test]
     fn two_updates_follow_the_paper() {
         let gradients = [([0.4, -0.2, 1.0], 0.5), ([-0.6, 0.8, 0.2], 0.25)];

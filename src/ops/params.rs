@@ -176,7 +176,7 @@ impl Parameters {
     }
 }
 
-/// A view of one parameter, or of a run of neighbours, together with the place of its gradient.
+/// A view of one parameter, or of a run of neighbours, together with the offset of its gradient.
 #[derive(Clone, Debug)]
 pub struct Param {
     owner: Arc<Parameters>,

@@ -100,10 +100,10 @@ pub struct Entry {
 
 impl Table {
     /// Index of the entry, which is added if it is new.
-    fn place(&mut self, entry: &Entry) -> usize {
+    fn index(&mut self, entry: &Entry) -> usize {
         let same = |e: &Entry| (e.level, e.name, e.part) == (entry.level, entry.name, entry.part);
         match self.entries.iter().position(same) {
-            Some(place) => place,
+            Some(index) => index,
             None => {
                 self.entries.push(*entry);
                 self.entries.len() - 1
@@ -131,8 +131,8 @@ pub fn add(name: &'static str, part: &'static str, time: Duration, work: Work) {
     if is_enabled() {
         let entry = Entry { level: Level::Operation, name, part, calls: 0, time: Duration::ZERO, work: Work::NONE };
         let mut table = lock();
-        let place = table.place(&entry);
-        let entry = &mut table.entries[place];
+        let index = table.index(&entry);
+        let entry = &mut table.entries[index];
         entry.calls += 1;
         entry.time += time;
         entry.work += work;
@@ -183,7 +183,7 @@ fn start(level: Level, name: &'static str, part: &'static str, work: Work) -> Ti
     let entry = Entry { level, name, part, calls: 0, time: Duration::ZERO, work: Work::NONE };
     if level == Level::Operation {
         let mut table = lock();
-        table.operation = Some(table.place(&entry));
+        table.operation = Some(table.index(&entry));
     }
     Timer(Some((Instant::now(), Entry { work, ..entry })))
 }
@@ -200,8 +200,8 @@ impl Drop for Timer {
             return;
         }
         let mut table = lock();
-        let place = table.place(&Entry { work: Work::NONE, ..entry });
-        let known = &mut table.entries[place];
+        let index = table.index(&Entry { work: Work::NONE, ..entry });
+        let known = &mut table.entries[index];
         known.calls += 1;
         known.time += time;
         known.work += entry.work;

@@ -40,7 +40,7 @@ impl Rotary {
         (&self.table, self.halves)
     }
 
-    /// Turns the first `heads` heads of rows `stride` wide, in place. Row r is at position `first` + r mod `length`.
+    /// Rotates the first `heads` heads of rows `stride` wide, in place. Row r is at position `first` + r mod `length`.
     pub fn turn(&self, rows: &mut [f32], stride: usize, heads: usize, first: usize, length: usize) {
         turn_rows(rows, stride, heads, &self.table[first * self.d_k..], self.d_k, length, 1.0, self.halves);
     }
@@ -84,7 +84,8 @@ impl Rotary {
 
 vectorised! {
     fn turn_rows(
-        rows: &mut [f32], stride: usize, heads: usize, table: &[f32], d_k: usize, length: usize, sign: f32, halves: bool,
+        rows: &mut [f32], stride: usize, heads: usize, table: &[f32], d_k: usize, length: usize, sign: f32,
+        halves: bool,
     ) {
         let half = d_k / 2;
         for (r, row) in rows.chunks_exact_mut(stride).enumerate() {

@@ -34,7 +34,10 @@ pub fn level() -> Level {
 
 /// Defines functions whose bodies are compiled for every [`Level`] and chosen at run time.
 macro_rules! vectorised {
-    ($($(#[$meta:meta])* $vis:vis fn $name:ident $(<const $generic:ident: $kind:ty>)? ($($arg:ident: $type:ty),* $(,)?) $(-> $ret:ty)? $body:block)+) => {$(
+    ($(
+        $(#[$meta:meta])* $vis:vis fn $name:ident $(<const $generic:ident: $kind:ty>)?
+        ($($arg:ident: $type:ty),* $(,)?) $(-> $ret:ty)? $body:block
+    )+) => {$(
         $(#[$meta])*
         $vis fn $name $(<const $generic: $kind>)? ($($arg: $type),*) $(-> $ret)? {
             #[inline(always)]
@@ -223,9 +226,11 @@ fn transpose_block(mut block: [[f32; 16]; 16]) -> [[f32; 16]; 16] {
 }
 
 vectorised! {
-    /// `to[j·to_stride + i]` = `from[i·from_stride + j]` for `rows` rows and `columns` columns. Rows of `to` are whole vectors
-    /// of 16; what lies beyond `rows` becomes 0.
-    pub fn transpose_padded(from: &[f32], from_stride: usize, rows: usize, columns: usize, to: &mut [f32], to_stride: usize) {
+    /// `to[j·to_stride + i]` = `from[i·from_stride + j]` for `rows` rows and `columns` columns. Rows of `to` are whole
+    /// vectors of 16; what lies beyond `rows` becomes 0.
+    pub fn transpose_padded(
+        from: &[f32], from_stride: usize, rows: usize, columns: usize, to: &mut [f32], to_stride: usize,
+    ) {
         for first in (0..rows).step_by(16) {
             let count = (rows - first).min(16);
             let mut column = 0;

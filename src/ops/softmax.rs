@@ -39,8 +39,8 @@ vectorised! {
 
     /// Scales, masks and normalises rows of scores in place.
     pub fn softmax_rows(scores: &mut [f32], width: usize, mask: SentenceMask, scale: f32) {
-        // Whole vectors, masked entries included: rows are short, and a remainder of single entries would cost the most. Several
-        // rows go through each step together, since the steps of one row have to wait for each other.
+        // Whole vectors, masked entries included: rows are short, and a remainder of single entries would cost the
+        // most. Several rows go through each step together, since the steps of one row have to wait for each other.
         for (block, scores) in scores.chunks_mut(ROWS * width).enumerate() {
             let mut largest = [0f32; ROWS];
             for (i, row) in scores.chunks_exact_mut(width).enumerate() {
@@ -69,8 +69,8 @@ vectorised! {
         }
     }
 
-    /// Multiplies the attention weights by their dropout mask. Only the first `columns` of a row's `width` entries are real; the
-    /// others are 0 and stay 0.
+    /// Multiplies the attention weights by their dropout mask. Only the first `columns` of a row's `width` entries are
+    /// real; the others are 0 and stay 0.
     pub fn drop_rows(weights: &mut [f32], width: usize, columns: usize, dropout: Dropout, base: usize) {
         for (i, row) in weights.chunks_exact_mut(width).enumerate() {
             for (j, v) in row.iter_mut().enumerate() {
@@ -79,13 +79,14 @@ vectorised! {
         }
     }
 
-    /// From the weights p and the gradient of the dropped weights: `dropped` = p·mask, and `gradient` becomes that of the
-    /// unscaled scores, p·(g·mask − Σ p·g·mask)·scale.
+    /// From the weights p and the gradient of the dropped weights: `dropped` = p·mask, and `gradient` becomes that of
+    /// the unscaled scores, p·(g·mask − Σ p·g·mask)·scale.
     pub fn softmax_rows_backward(
         weights: &[f32], dropped: &mut [f32], gradient: &mut [f32], width: usize, columns: usize,
         dropout: Dropout, base: usize, scale: f32,
     ) {
-        let blocks = weights.chunks(ROWS * width).zip(dropped.chunks_mut(ROWS * width)).zip(gradient.chunks_mut(ROWS * width));
+        let block = ROWS * width;
+        let blocks = weights.chunks(block).zip(dropped.chunks_mut(block)).zip(gradient.chunks_mut(block));
         for (block, ((weights, dropped), gradient)) in blocks.enumerate() {
             let base = base + block * ROWS * columns;
             backward_of_block(weights, dropped, gradient, width, columns, dropout, base, scale);

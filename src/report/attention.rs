@@ -10,7 +10,7 @@ use crate::explanation::{Explanation, Weights, temperatures};
 const PAGE: &str = include_str!("assets/attention.html");
 /// Draws [`packed`] explanations.
 pub(super) const SCRIPT: &str = include_str!("assets/attention.js");
-/// Draws those of a page that has nothing else.
+/// Draws the attention of a page without other contents.
 const PAGE_SCRIPT: &str = include_str!("assets/attention_page.js");
 
 /// An explained translation as a page has it: two bytes for each weight, which in an [`Explanation`] takes four.
@@ -69,7 +69,9 @@ pub fn packed(explanation: &Explanation) -> Value {
     json!({
         "text": text, "translation": translation, "source": attention.source, "input": attention.target_input,
         "target": attention.target, "steps": steps, "alignment": alignment,
-        "maps": { "cross": map(&attention.cross), "encoder": map(&attention.encoder), "decoder": map(&attention.decoder) },
+        "maps": {
+            "cross": map(&attention.cross), "encoder": map(&attention.encoder), "decoder": map(&attention.decoder),
+        },
     })
 }
 

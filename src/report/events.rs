@@ -188,8 +188,8 @@ impl Events {
         Self { run: path.to_path_buf(), links, file: None, began: 0.0 }
     }
 
-    /// Begins a new file beside those of earlier starts. Returns those, and their events with images, which are not in
-    /// the log.
+    /// Begins a new file beside those of earlier starts. Returns these files, and their events with images, which are
+    /// not in the log.
     fn create(&mut self) -> Result<(Vec<OsString>, Vec<Event>)> {
         self.file = None;
         let (mut earlier, mut images) = (Vec::new(), Vec::<Event>::new());
@@ -226,7 +226,7 @@ impl Events {
         images.iter().filter(is_kept).try_for_each(|event| self.write(event))
     }
 
-    /// Gives the new file, now complete, its name and then removes those of earlier starts; in between, readers see
+    /// Gives the new, complete file its name, and then removes the files of earlier starts; in between, readers see
     /// both.
     fn replace(&mut self, earlier: &[OsString]) -> Result<()> {
         self.flush()?;
@@ -242,9 +242,9 @@ impl Events {
         Ok(())
     }
 
-    /// Fails if the file was removed: what is written into it would be lost.
+    /// Fails if the file was removed: new entries would be lost.
     fn refuse_removed(&self) -> Result<()> {
-        // If the system cannot say what is there, nothing is known.
+        // If the system cannot list the folder, the file counts as present.
         let is_removed = |open: &&Open| {
             let is_there = open.folder.is_in_place() && open.folder.holds(open.writer.get_ref(), &open.name);
             !is_there && open.path().try_exists().is_ok()

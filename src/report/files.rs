@@ -26,7 +26,7 @@ pub const FINAL: &str = "validation/final.txt";
 /// All files.
 pub const ALL: [&str; 5] = [CORPUS, ATTENTION, REFERENCE, BEST, FINAL];
 
-/// Replaces one of them atomically.
+/// Replaces such a file atomically.
 ///
 /// # Errors
 /// It cannot be written.

@@ -28,7 +28,7 @@ const STYLE: &str = include_str!("assets/report.css");
 pub(super) const COMMON_SCRIPT: &str = include_str!("assets/common.js");
 const SCRIPT: &str = include_str!("assets/report.js");
 
-/// About the most training entries to show: more cannot be told apart and make the page slow.
+/// About the most training entries to show: more would be indistinguishable and make the page slow.
 const MOST_ENTRIES: usize = 4000;
 
 /// A run as the page shows it.
@@ -105,16 +105,16 @@ impl Run {
 /// are kept.
 fn thinned(log: &[Value]) -> (Vec<Value>, usize) {
     let is_training = |entry: &Value| entry["event"] == "train";
-    let places: Vec<usize> = (0..log.len()).filter(|&place| is_training(&log[place])).collect();
-    if places.len() <= MOST_ENTRIES {
+    let indices: Vec<usize> = (0..log.len()).filter(|&index| is_training(&log[index])).collect();
+    if indices.len() <= MOST_ENTRIES {
         return (log.to_vec(), 1);
     }
-    let thinning = (2 * places.len()).div_ceil(MOST_ENTRIES);
-    let norm = |place: &usize| log[*place]["gradient_norm"].as_f64().unwrap_or_default();
+    let thinning = (2 * indices.len()).div_ceil(MOST_ENTRIES);
+    let norm = |index: &usize| log[*index]["gradient_norm"].as_f64().unwrap_or_default();
     let kept = |part: &[usize]| [part.iter().copied().max_by(|a, b| norm(a).total_cmp(&norm(b))), part.last().copied()];
-    let kept: HashSet<usize> = places.chunks(thinning).flat_map(kept).flatten().chain([places[0]]).collect();
-    let shown = (0..log.len()).filter(|place| kept.contains(place) || !is_training(&log[*place]));
-    (shown.map(|place| log[place].clone()).collect(), thinning)
+    let kept: HashSet<usize> = indices.chunks(thinning).flat_map(kept).flatten().chain([indices[0]]).collect();
+    let shown = (0..log.len()).filter(|index| kept.contains(index) || !is_training(&log[*index]));
+    (shown.map(|index| log[index].clone()).collect(), thinning)
 }
 
 /// A configuration as dotted keys with values in TOML's notation.
@@ -174,7 +174,7 @@ pub(super) fn escaped(text: &str) -> String {
     // Strip bidi controls: they would affect surrounding text.
     let is_direction = |c: char| matches!(c, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}');
     let text: String = text.chars().filter(|c| !is_direction(*c)).collect();
-    // Escape @ too: it marks the places where text is inserted into a page.
+    // Escape @, too: it marks where a page inserts text.
     text.replace('&', "&amp;").replace('<', "&lt;").replace('@', "&#64;")
 }
 

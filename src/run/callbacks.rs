@@ -81,7 +81,7 @@ impl Callbacks for RunCallbacks<'_> {
         // A checkpoint that is written again, because its state is another, keeps the record of how it was trained.
         let configuration = match &self.loaded {
             Some((step, record)) if *step == state.step => record.clone(),
-            _ => record::of(self.config),
+            _ => record::recorded_values(self.config),
         };
         let state = TrainState { configuration, ..state.clone() };
         // The previous one is in memory until it is written, and there may be no room for two.

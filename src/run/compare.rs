@@ -94,7 +94,7 @@ pub fn configurations(
     new: &Config,
     locate: &dyn Fn(Error, &str) -> Error,
 ) -> Comparison {
-    let newest = config_file.parent().and_then(record::of_newest);
+    let newest = config_file.parent().and_then(record::newest);
     let has_parameters = newest.is_some();
     let (step, record) = newest.unwrap_or_default();
     let mut comparison = Comparison::default();
@@ -151,20 +151,20 @@ pub fn configurations(
                 "a run keeps the vocabulary that it began with: restore the value, or start another run with --run-dir";
             comparison.impossible.push(locate(Error::usage(what), &key).help(help));
         } else if meaning == OnResume::AtStart && has_parameters {
-            let help = "a run that has a checkpoint goes on with its own parameters: restore the value, or start another run with \
-                        --run-dir";
+            let help = "a run that has a checkpoint goes on with its own parameters: restore the value, or start \
+                        another run with --run-dir";
             comparison.impossible.push(locate(Error::usage(what), &key).help(help));
         } else if is_other_shape && config::decides(&key, Decides::Shape) {
             let help =
                 "the run's parameters do not fit another shape: restore the value, or start another run with --run-dir";
             comparison.impossible.push(locate(Error::usage(what), &key).help(help));
         } else if key == AVERAGE && is_off(&before) != is_off(&now) {
-            let help = "a run has its exponential average from the beginning or not at all: restore the value, or start \
-                        another run from this one's model with train.init";
+            let help = "a run has its exponential average from the beginning or not at all: restore the value, or \
+                        start another run from this one's model with train.init";
             comparison.impossible.push(locate(Error::usage(what), &key).help(help));
         } else if matches!(meaning, OnResume::Refused | OnResume::AtStart) {
-            let help = "a resumed run must train as it began: restore the value, start another run with --run-dir, or insist \
-                        with --force";
+            let help = "a resumed run must train as it began: restore the value, start another run with --run-dir, or \
+                        insist with --force";
             comparison.refused.push(locate(Error::usage(what), &key).help(help));
         }
     }
@@ -274,8 +274,8 @@ fn changed(what: &str, filters: &[String], texts: &[&CorpusLocation], is_known: 
         }
     };
     error.help(
-        "restore the files (they may be in another place, but with the same `tag`); or start another run with --run-dir, from this one's model \
-         with train.init; or insist with --force",
+        "restore the files (they may be in another place, but with the same `tag`); or start another run with \
+         --run-dir, from this one's model with train.init; or insist with --force",
     )
 }
 

@@ -98,8 +98,8 @@ fn refuse_links(run: &Path, config: &Config) -> Result<()> {
         Some(name) if !config.runtime.follow_links => {
             let error = Error::usage(format!("`{name}` is a link, and links in a run directory are not followed"));
             Err(error.at(run.join(name)).help(
-                "if you made it, allow it with --set runtime.follow_links=true, or that key in a configuration of your own; \
-                 otherwise remove it",
+                "if you made it, allow it with --set runtime.follow_links=true, or that key in a configuration of your \
+                 own; otherwise remove it",
             ))
         }
         _ => Ok(()),
@@ -318,12 +318,12 @@ impl Resumption {
     }
 
     /// Stores the configuration and the pointer.
-    pub fn place(self) -> Result<()> {
+    pub fn persist(self) -> Result<()> {
         let Self { folder, links, config, best } = self;
         let failed = |name: &str, error| Error::io("write a file of the run", folder.path().join(name), error);
-        config.place().map_err(|error| failed(CONFIG_FILE, error))?;
+        config.persist().map_err(|error| failed(CONFIG_FILE, error))?;
         match best {
-            Some(best) => best.place().map(drop).map_err(|error| failed(BEST, error)),
+            Some(best) => best.persist().map(drop).map_err(|error| failed(BEST, error)),
             None => remove(&folder, links, &[BEST]),
         }
     }
@@ -377,6 +377,6 @@ fn staged_config(run: &Folder, config: &Config) -> Result<Staged> {
 
 /// Writes the resolved configuration atomically.
 fn write_config(run: &Folder, config: &Config) -> Result<()> {
-    let placed = staged_config(run, config)?.place();
+    let placed = staged_config(run, config)?.persist();
     placed.map(drop).map_err(|e| Error::io("write the configuration", run.path().join(CONFIG_FILE), e))
 }

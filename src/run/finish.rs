@@ -319,8 +319,8 @@ impl RunCallbacks<'_> {
             let error =
                 format!("training has diverged: the final model, {what}, gives no finite loss on the validation set");
             return Err(Error::failure(error).help(
-                "an earlier checkpoint may be good (`mt info` lists them, --checkpoint best uses the best); to train on, start \
-                 again with a lower learning rate",
+                "an earlier checkpoint may be good (`mt info` lists them, --checkpoint best uses the best); to train \
+                 on, start again with a lower learning rate",
             ));
         }
         log.complete()

@@ -45,8 +45,8 @@ fn other_shape(other: &Config, config: &Config, directory: &Path) -> Vec<Error> 
             directory.display(),
             by_preset.join(", ")
         );
-        let help = "leave `model.preset` out, and these keys if they are stated, to use the values of that model; or leave \
-                    out `train.init`";
+        let help = "leave `model.preset` out, and these keys if they are stated, to use the values of that model; or \
+                    leave out `train.init`";
         errors.insert(0, Error::usage(what).help(help));
     }
     errors
@@ -55,7 +55,7 @@ fn other_shape(other: &Config, config: &Config, directory: &Path) -> Vec<Error> 
 /// The keys of `[model]` whose values are those that the preset gives.
 fn given_by(preset: Preset, config: &Config) -> Vec<String> {
     let width = config.model.d_model / config.model.heads;
-    let model = ModelConfig { d_k: width, d_v: width, ..ModelConfig::of_preset(preset) };
+    let model = ModelConfig { d_k: width, d_v: width, ..ModelConfig::from_preset(preset) };
     let others = config::differences(&Config { model, ..Config::default() }, config);
     let keys = ModelConfig::OF_PRESET.iter().map(|name| format!("model.{name}"));
     keys.filter(|key| others.iter().all(|(other, _, _)| other != key)).collect()
@@ -114,7 +114,8 @@ pub fn keeping_vocabulary(
             })*
         };
     }
-    keep!(kind vocab_size joint normalization remove_extra_whitespaces lowercase max_piece_length character_coverage sample_lines);
+    keep!(kind vocab_size joint normalization remove_extra_whitespaces lowercase max_piece_length character_coverage
+        sample_lines);
     kept
 }
 
@@ -154,8 +155,8 @@ fn refuse_frozen_rows(config: &Config, layout: &ParameterLayout) -> Result<()> {
         None => Ok(()),
         Some(table) => {
             let what = format!(
-                "`tokenizer.tags` or `symbols` adds rows to {table}, which `train.freeze` leaves unchanged: they would stay \
-                 random"
+                "`tokenizer.tags` or `symbols` adds rows to {table}, which `train.freeze` leaves unchanged: they would \
+                 stay random"
             );
             Err(Error::usage(what).help("leave the embedding out of `train.freeze`, or add no tags and symbols"))
         }

@@ -11,7 +11,7 @@
 //! | [`init`], [`restore`] | what it begins with: another model, or its own checkpoint |
 //! | [`resume`] | the state from which it goes on, with another configuration perhaps |
 //! | [`backend`] | what computes its updates |
-//! | [`callbacks`], [`saver`], [`finish`] | what the loop asks for: validation and checkpoints, which another thread writes; its final model |
+//! | [`callbacks`], [`saver`], [`finish`] | what the loop asks for: validation, checkpoints, its final model |
 
 pub mod backend;
 pub mod callbacks;

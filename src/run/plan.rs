@@ -64,15 +64,18 @@ impl Plan {
         let (accumulate, batches) = (config.train.accumulate, self.batches_per_epoch);
         let is_more = accumulate > batches;
         let more = is_more.then(|| {
-            format!("train.accumulate = {accumulate} makes one update of more than an epoch, of about {batches} micro-batches: lower it")
+            format!(
+                "train.accumulate = {accumulate} makes one update of more than an epoch, of about {batches} \
+                 micro-batches: lower it"
+            )
         });
         let memory = if is_on_host { memory::warning(self.memory_bytes) } else { None };
         let (train, valid) = (&config.train, &config.valid);
         let has_patience = valid.patience > 0 && valid.every > 0 && config.data.valid.is_some();
         let is_endless = train.max_updates == 0 && train.max_epochs == 0 && !has_patience;
         let endless = is_endless.then(|| {
-            "training has no end: only a signal will stop it, and then there is no final model (train.max_updates, train.max_epochs, \
-             or valid.patience with a validation set)"
+            "training has no end: only a signal will stop it, and then there is no final model (train.max_updates, \
+             train.max_epochs, or valid.patience with a validation set)"
                 .to_owned()
         });
         memory.into_iter().chain(more).chain(endless)

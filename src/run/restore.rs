@@ -52,7 +52,8 @@ pub fn newest(run: &Path, tell: Tell<'_>) -> Result<Option<(TrainState, PathBuf)
         if run.join(checkpoint::MODEL_FILE).exists() {
             let error = Error::failure(format!("{what}: going on from update {step} would end this run's final model"));
             return Err(error.at(run).help(
-                "start another run from it with train.init and --run-dir; or move model.safetensors away to go on all the same",
+                "start another run from it with train.init and --run-dir; or move model.safetensors away to go on all \
+                 the same",
             ));
         }
         tell(Notice::Damage(format!("{what}: the newest is that of update {step}")));

@@ -3,10 +3,10 @@
 //!
 //! | stage | what is certain then | what has changed on disk |
 //! |---|---|---|
-//! | [`Resolved`] | the configuration is right, its text exists, the device opens, the directory can hold a run | nothing |
+//! | [`Resolved`] | configuration, text, device and directory are fit for a run | nothing |
 //! | [`Opened`] | the run that is there may be continued or replaced, and nobody else trains in it | the lock |
 //! | [`Prepared`] | the text is encoded, and is that of the run | the cache of prepared text |
-//! | [`Ready`] | the model has its parameters, the largest batch fits, everything that is to be written can be | files beside those of the run |
+//! | [`Ready`] | the model has its parameters, the largest batch fits, files can be written | files beside the run's |
 //! | [`Begun`] | training goes on from here, also after a kill | the run |
 //!
 //! A stage that fails leaves the files of a run that is there as they were; only what [`Ready::begin`] does may not.
@@ -224,7 +224,8 @@ impl<'a> Prepared<'a> {
         if state.health.has_gone_back() {
             let rate = state.health.rate;
             tell(Notice::Note(format!(
-                "the learning rate stays {rate} times that of the schedule, since the run has gone back to an earlier checkpoint"
+                "the learning rate stays {rate} times that of the schedule, since the run has gone back to an earlier \
+                 checkpoint"
             )));
         }
         refuse_to_begin(surroundings.stop)?;
@@ -293,7 +294,7 @@ impl<'a> Ready<'a> {
         let Parts { resolved, surroundings, data, model, state, is_loaded, .. } = &parts;
         let (run, config, tell): (&Path, _, Tell<'_>) = (&resolved.run, &resolved.config, &*surroundings.tell);
         match resumption {
-            Some(resumption) => resumption.place()?,
+            Some(resumption) => resumption.persist()?,
             None => directory::start(run, config, &data.tokenizers)?,
         }
         let writable = directory::writable(run, config);

@@ -287,7 +287,7 @@ mod tests {
         let of = |size: u32| {
             let special = ["<pad>", "</s>", "<unk>"].map(str::to_owned);
             let pieces = special.into_iter().chain((3..size).map(|id| id.to_string())).zip(0..);
-            Arc::new(Tokenizer::of_words(pieces.collect()).unwrap())
+            Arc::new(Tokenizer::from_words(pieces.collect()).unwrap())
         };
         let (small, most, large) = (of(5), of(65_536), of(65_537));
         let config = |dropout| TokenizerConfig { dropout, ..TokenizerConfig::default() };

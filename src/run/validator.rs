@@ -199,7 +199,8 @@ impl ScoredSet {
             if config.valid.max_sentences == 0 { pairs.len() } else { config.valid.max_sentences.min(pairs.len()) };
         let most = config.model.max_length - 1;
         // As in training, a line of nothing but white space is empty, whatever the tokenizer makes of it.
-        let ids = |side, line: &str| if line.trim().is_empty() { Vec::new() } else { tokenizers.of(side).encode(line) };
+        let ids =
+            |side, line: &str| if line.trim().is_empty() { Vec::new() } else { tokenizers.side(side).encode(line) };
         let encode = |(source, target): &(String, String)| (ids(Side::Source, source), ids(Side::Target, target));
         let mut encoded: Vec<_> = pairs.iter().map(encode).collect();
         let usable = |(s, t): &(Vec<u32>, Vec<u32>)| s.len().max(t.len()) <= most && !s.is_empty() && !t.is_empty();
@@ -208,7 +209,7 @@ impl ScoredSet {
         let long = encoded[..limit].iter().filter(|(source, _)| source.len() > trained).count();
         let options = TranslateOptions {
             strategy: Strategy::Beam { width: config.valid.beam },
-            ..TranslateOptions::of(&config.decode)
+            ..TranslateOptions::from_config(&config.decode)
         };
         let is_beyond = |(source, target): &&(Vec<u32>, Vec<u32>)| {
             !source.is_empty() && source.len() <= trained && target.len() + 1 > options.limit(source.len(), 0)
@@ -233,15 +234,15 @@ impl ScoredSet {
         }
         if long > 0 {
             warn(format!(
-                "longer than {trained} subwords, and so translated in parts, as by `mt translate`: {long} of the sources \
-                 whose translations are scored"
+                "longer than {trained} subwords, and so translated in parts, as by `mt translate`: {long} of the \
+                 sources whose translations are scored"
             ));
         }
         if beyond > 0 {
             let (ratio, extra) = (options.max_length_ratio, options.max_length_extra);
             warn(format!(
-                "{beyond} of {limit} {name} references are longer than a translation may become: {ratio} times the subwords \
-                 of its source and {extra} more (decode.max_length_ratio, decode.max_length_extra)"
+                "{beyond} of {limit} {name} references are longer than a translation may become: {ratio} times the \
+                 subwords of its source and {extra} more (decode.max_length_ratio, decode.max_length_extra)"
             ));
         }
         encoded.sort_by_key(larger_side);
@@ -313,7 +314,7 @@ impl ScoredSet {
         if !validation.loss.is_finite() {
             return Ok(Some(validation));
         }
-        let neural = Neural::new(model, SpecialTokens::of(&self.tokenizers))?;
+        let neural = Neural::new(model, SpecialTokens::new(&self.tokenizers))?;
         let reader = Reader::new(model.config(), &self.tokenizers).with_trained_length(self.trained_length);
         let translator = Translator::new(vec![(neural, reader.clone())]);
         let translations = translator.translate_while(&self.sources, &[], &self.options, |_| !stops())?;

@@ -119,7 +119,7 @@ impl Log {
     ) -> Result<Self> {
         let path = run.join(LOG_FILE);
         let mut watchers: Vec<_> = watchers.into_iter().map(|watcher| Watched { watcher, has_failed: false }).collect();
-        let (file, directory) = continuation.place(&path, &mut watchers)?;
+        let (file, directory) = continuation.persist(&path, &mut watchers)?;
         // Where no bar can be drawn, there are plain lines.
         let first = resumed_at.map_or(0, |progress| progress.step);
         let bar = Some(bar(total, first)).filter(|bar| !bar.is_hidden());
@@ -140,7 +140,7 @@ impl Log {
     pub fn rewind(&mut self, progress: Progress) -> Result<()> {
         self.complete()?;
         let continuation = Continuation::prepare(file::folder_of(&self.path), Some(progress))?;
-        (self.file, self.directory) = continuation.place(&self.path, &mut self.watchers)?;
+        (self.file, self.directory) = continuation.persist(&self.path, &mut self.watchers)?;
         Ok(())
     }
 
@@ -310,8 +310,8 @@ fn tell(watchers: &mut [Watched], tell: impl Fn(&mut dyn Watcher) -> Result<()>)
         if let Err(error) = tell(watched.watcher.as_mut()) {
             watched.has_failed = true;
             message(format_args!(
-                "warning: {error}\n  training goes on without it, and tries again at the next validation; log.jsonl has the same \
-                 information"
+                "warning: {error}\n  training goes on without it, and tries again at the next validation; log.jsonl \
+                 has the same information"
             ));
         }
     }
@@ -339,8 +339,8 @@ impl Continuation {
     }
 
     /// Puts it in the place of the log.
-    fn place(self, path: &Path, watchers: &mut [Watched]) -> Result<(File, Folder)> {
-        let file = self.staged.place().and_then(appending).map_err(|e| Error::io("write the log", path, e))?;
+    fn persist(self, path: &Path, watchers: &mut [Watched]) -> Result<(File, Folder)> {
+        let file = self.staged.persist().and_then(appending).map_err(|e| Error::io("write the log", path, e))?;
         tell(watchers, |watcher| watcher.begin(&self.kept));
         Ok((file, self.directory))
     }

@@ -179,8 +179,9 @@ const NO_LOSS: &str = "the loss on the validation set is not finite";
 
 fn diverged(why: String) -> Error {
     Error::failure(format!("training has diverged: {why}")).help(
-        "go on from the last checkpoint with --resume and a lower learning rate (--set train.schedule.factor=… with noam, \
-         else train.schedule.learning_rate=…), or with --set train.clip_norm=1; log.jsonl names the lines of skipped batches",
+        "go on from the last checkpoint with --resume and a lower learning rate (--set train.schedule.factor=… with \
+         noam, else train.schedule.learning_rate=…), or with --set train.clip_norm=1; log.jsonl names the lines of \
+         skipped batches",
     )
 }
 
@@ -330,7 +331,8 @@ impl Trainer<'_> {
         let health = self.state.health.gone_back_to(&state.health);
         self.log.rewind(Progress { step: state.step, ..self.state.progress() })?;
         self.log.damage(&format!(
-            "warning: after update {step}, {why}: going on from the checkpoint of update {} with {} times the learning rate",
+            "warning: after update {step}, {why}: going on from the checkpoint of update {} with {} times the learning \
+             rate",
             state.step, health.rate
         ));
         self.log.entry(&json!({

@@ -69,8 +69,8 @@ impl Trainer<'_> {
         if let Some(usual) = self.state.health.observe(observed) {
             let (loss, lines) = (update.loss(), callbacks.lines(&pairs));
             self.log.line(&format!(
-                "note: the loss of update {step} is {loss:.3}, where {usual:.3} is usual for sentences of this length; it was \
-                 computed from {}",
+                "note: the loss of update {step} is {loss:.3}, where {usual:.3} is usual for sentences of this length; \
+                 it was computed from {}",
                 in_words(&lines)
             ));
             self.log.entry(&json!({
@@ -151,9 +151,9 @@ impl Trainer<'_> {
             self.session.repeated_told = true;
             let translation = in_few_letters(text);
             self.log.line(&format!(
-                "note: most sources ({count}) have {translation}: the model does not look at the source yet. If \
-                 that stays so, try a lower learning rate, a longer warm-up or model.norm = \"pre\"; with few updates to make, \
-                 a shorter warm-up"
+                "note: most sources ({count}) have {translation}: the model does not look at the source yet. If that \
+                 stays so, try a lower learning rate, a longer warm-up or model.norm = \"pre\"; with few updates to \
+                 make, a shorter warm-up"
             ));
         }
         self.log.samples(Samples { update: step, is_final: false, explained: &result.explained });

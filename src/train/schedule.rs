@@ -203,8 +203,8 @@ impl ScheduleConfig {
         };
         (*end == 0.0 && (max_updates == 0 || *total < max_updates)).then(|| {
             format!(
-                "`train.schedule.total` = {total}: from that update on the learning rate is 0, but {until}: set `total` too, \
-                 or `end`"
+                "`train.schedule.total` = {total}: from that update on the learning rate is 0, but {until}: set \
+                 `total` too, or `end`"
             )
         })
     }

@@ -61,7 +61,8 @@ pub fn write(folder: &Path, change: impl FnOnce(&mut Value, &mut HashMap<String,
         "share_encoder_decoder_embeddings": true, "tie_word_embeddings": true, "pad_token_id": size - 1,
         "eos_token_id": 0, "bos_token_id": 0, "decoder_start_token_id": size - 1, "forced_eos_token_id": 0,
         "bad_words_ids": [[size - 1]], "num_beams": 3, "max_length": 60, "normalize_before": false,
-        "static_position_embeddings": true, "architectures": ["MarianMTModel"], "_name_or_path": "x", "id2label": {"0": "a"},
+        "static_position_embeddings": true, "architectures": ["MarianMTModel"], "_name_or_path": "x",
+        "id2label": {"0": "a"},
     });
     let mut tensors = HashMap::new();
     let mut add = |name: &str, shape: &[usize]| {

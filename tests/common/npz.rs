@@ -17,12 +17,16 @@ pub type Arrays = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 pub fn options(size: usize) -> String {
     let [d, f] = SHAPE;
     format!(
-        "dec-depth: 1\ndim-emb: {d}\ndim-rnn: 1024\ndim-vocabs:\n  - {size}\n  - {size}\nenc-depth: 1\nenc-type: bidirectional\n\
+        "dec-depth: 1\ndim-emb: {d}\ndim-rnn: 1024\ndim-vocabs:\n  - {size}\n  - {size}\nenc-depth: 1\n\
+         enc-type: bidirectional\n\
          input-types:\n  []\nlemma-dim-emb: 0\noutput-omit-bias: false\nright-left: false\ntied-embeddings: false\n\
          tied-embeddings-all: true\ntied-embeddings-src: false\ntransformer-decoder-autoreg: self-attention\n\
-         transformer-decoder-dim-ffn: 0\ntransformer-dim-ffn: {f}\ntransformer-ffn-activation: swish\ntransformer-ffn-depth: 2\n\
-         transformer-heads: 2\ntransformer-postprocess: dan\ntransformer-postprocess-emb: d\ntransformer-postprocess-top: \"\"\n\
-         transformer-preprocess: \"\"\ntransformer-tied-layers:\n  []\ntype: transformer\nulr: false\nversion: v1.12.0\0\0"
+         transformer-decoder-dim-ffn: 0\ntransformer-dim-ffn: {f}\ntransformer-ffn-activation: swish\n\
+         transformer-ffn-depth: 2\n\
+         transformer-heads: 2\ntransformer-postprocess: dan\ntransformer-postprocess-emb: d\n\
+         transformer-postprocess-top: \"\"\n\
+         transformer-preprocess: \"\"\ntransformer-tied-layers:\n  []\ntype: transformer\nulr: false\n\
+         version: v1.12.0\0\0"
     )
 }
 
@@ -43,7 +47,8 @@ pub fn write(folder: &Path, change: impl FnOnce(&mut String, &mut Arrays)) {
     let quoted = |piece: &String| serde_json::to_string(piece).unwrap();
     let vocabulary: String = pieces.iter().zip(0..).map(|(piece, id)| format!("{}: {id}\n", quoted(piece))).collect();
     std::fs::write(folder.join("opus.vocab.yml"), vocabulary).unwrap();
-    let decoder = "models:\n  - /where/it/was/made/model.npz\nvocabs:\n  - opus.vocab.yml\n  - opus.vocab.yml\nbeam-size: 3\n\
+    let decoder = "models:\n  - /where/it/was/made/model.npz\nvocabs:\n  - opus.vocab.yml\n  - opus.vocab.yml\n\
+                   beam-size: 3\n\
                    normalize: 1\nword-penalty: 0\nmini-batch: 1\nmaxi-batch-sort: src\nrelative-paths: true\n";
     std::fs::write(folder.join("decoder.yml"), decoder).unwrap();
     let (mut options, mut arrays) = (options(pieces.len()), arrays(pieces.len()));

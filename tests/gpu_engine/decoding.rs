@@ -192,7 +192,7 @@ fn a_batch_that_does_not_fit_is_translated_in_parts() {
         ..Source::default()
     };
     let sources: Vec<Source> = (0..12).map(sentence).collect();
-    let options = TranslateOptions { max_length_extra: 5, ..TranslateOptions::of(&DecodeConfig::default()) };
+    let options = TranslateOptions { max_length_extra: 5, ..TranslateOptions::from_config(&DecodeConfig::default()) };
     let ensemble = |bytes: usize| {
         let model = model(&small_model(), &Device::Cpu);
         let translator = InferenceEngine::new(&model, Arc::new(Emulator::with_memory(bytes)), DType::F32).unwrap();

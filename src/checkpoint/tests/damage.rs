@@ -27,7 +27,7 @@ fn every_flipped_bit_is_found_and_named() {
     for name in FILES {
         let path = directory.join(name);
         let size = fs::metadata(&path).unwrap().len() as usize;
-        // Every byte of the small files; of the larger, about 300 places, both ends among them.
+        // Every byte of the small files; of the larger, about 300 bytes, both ends among them.
         let stride = (size / 300).max(1);
         for at in (0..size).step_by(stride).chain([size - 1]) {
             let bit = (at * 5 % 8) as u8;

@@ -122,10 +122,9 @@ fn all_differences_from_the_model_are_named_at_once() {
 fn another_type_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     for (dtype, size) in [("BF16", 4), ("I32", 8), ("F64", 16)] {
-        let header = format!(
-            r#"{{"a":{{"dtype":"F32","shape":[2],"data_offsets":[0,8]}},"b":{{"dtype":"{dtype}","shape":[1,2],"data_offsets":[8,{}]}}}}"#,
-            8 + size
-        );
+        let a = r#""a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}"#;
+        let b = format!(r#""b":{{"dtype":"{dtype}","shape":[1,2],"data_offsets":[8,{}]}}"#, 8 + size);
+        let header = format!("{{{a},{b}}}");
         assert_says(&load(&file(dir.path(), &header, 8 + size)).unwrap_err(), &[&format!("`b` is {dtype}, not F32")]);
     }
 }

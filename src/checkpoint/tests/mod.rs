@@ -1,9 +1,9 @@
-//! A small model, and what the test files share.
+//! A small model, and helpers of the test files.
 
 mod damage;
 mod hostile;
+mod locating;
 mod mean;
-mod places;
 mod saving;
 
 use std::fs;

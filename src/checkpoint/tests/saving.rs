@@ -16,7 +16,7 @@ fn a_checkpoint_comes_back_bit_for_bit() {
     assert_eq!(names(&run.path().join("checkpoints")), ["step-00001000"]);
 }
 
-/// It has been moved away, and what is saved here would be missing there.
+/// It has been moved away, and a checkpoint saved here would be missing there.
 #[test]
 fn a_run_directory_that_is_gone_is_not_made_again() {
     let runs = tempfile::tempdir().unwrap();
@@ -154,7 +154,7 @@ fn a_full_disk_says_where_and_what_to_do() {
     let values = values(1);
     let error = {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
-        let file = disk::HashingFile::of(full, "/dev/full".into());
+        let file = disk::HashingFile::new(full, "/dev/full".into());
         super::super::format::write(file, MODEL_FILE, &tensors(&values), &[]).unwrap_err()
     };
     assert_says(&error, &["os error 28", "/dev/full", "free some space"]);
@@ -271,7 +271,7 @@ fn a_directory_that_is_being_made_is_not_taken_for_a_leftover() {
     assert!(made.unwrap().into_iter().all(|is_removed| is_removed));
 }
 
-/// Some file systems cannot sync a directory, and say so with an error.
+/// Some file systems cannot sync a directory, and return an error.
 #[test]
 fn a_directory_that_cannot_be_synced_is_no_failure() {
     for (number, is_fine) in [

@@ -32,8 +32,8 @@ pub(super) struct Existing {
 }
 
 impl Existing {
-    /// The run in a directory, if there is one. What is wrong with it is among what is refused, with the place of each
-    /// key by `locate`.
+    /// The run in a directory, if there is one. Its problems are among the refusals; `locate` adds the location of each
+    /// key.
     pub(super) fn find(run: &Path, config: &Config, locate: &dyn Fn(Error, &str) -> Error) -> Option<Self> {
         let config_file = run.join(CONFIG_FILE);
         if !directory::is_run(run) {
@@ -70,8 +70,8 @@ impl Existing {
         Some(Self { directory: run.to_path_buf(), tokenizers, state, notes: notes.into_inner(), refused, held, ended })
     }
 
-    /// Compares the text with that of the run, unless the run cannot be continued anyway. Returns whether it is
-    /// refused. The data were read with the run's tokenizers.
+    /// Compares the text with that of the run, unless the run cannot be continued anyway. Returns whether it refuses
+    /// the text. The data must have been read with the run's tokenizers.
     pub(super) fn refuses_text(&mut self, config: &Config, texts: &Texts, data: &TrainingData) -> Result<bool> {
         let Some(state) = self.state.as_ref().filter(|_| self.refused.is_empty()) else { return Ok(false) };
         let valid = Validator::open(config, texts, &data.tokenizers, &|_| ())?;
@@ -122,7 +122,8 @@ impl Existing {
         let mut lines = vec![match &self.held {
             Some(_) => format!("note: there is a run in {directory}{update}: name another with --run-dir"),
             None => format!(
-                "note: there is a run in {directory}{update}: {ways} it with --overwrite, or name another with --run-dir"
+                "note: there is a run in {directory}{update}: {ways} it with --overwrite, or name another with \
+                 --run-dir"
             ),
         }];
         lines.extend(self.notes.iter().cloned());

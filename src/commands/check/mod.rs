@@ -1,12 +1,12 @@
-//! `mt check`: finds everything that can be known to be wrong before training, in one run.
+//! `mt check`: finds all problems that can be found before training, in one run.
 //!
 //! ```text
-//! configuration → run directory → text (`data::check`) → the run that is there (`existing`) → vocabulary and prepared text
+//! configuration → run directory → text (`data::check`) → existing run (`existing`) → vocabulary and prepared text
 //!               → device, memory → what training will take (`outlook`)
 //! ```
 //!
-//! Only a wrong configuration ends the check. All other errors are gathered in a `report`, and whatever does not depend
-//! on what is wrong is looked at all the same.
+//! Only a wrong configuration ends the check. A `report` collects all other errors, and the check goes on with whatever
+//! does not depend on them.
 
 mod existing;
 mod outlook;
@@ -39,8 +39,8 @@ use existing::Existing;
 use outlook::Outlook;
 use report::{Report, errors_json};
 
-/// Looks for everything that can be known to be wrong before training: in the configuration, the text, a run that
-/// already exists, the vocabulary, the device, and the memory and time needed.
+/// Looks for all problems that can be found before training: in the configuration, the text, an existing run, the
+/// vocabulary, the device, and the needed memory and time.
 pub(super) fn run(args: &RunArgs, common: &Common) -> Result<()> {
     let mut output = Output::open(None)?;
     let training = match Training::load(args, common) {
@@ -86,14 +86,14 @@ impl Training {
         Ok(Self { config: request.config()?, run: request.run_directory()?, request })
     }
 
-    /// Checks every corpus as far as it can be read, first those that must not be trained on.
+    /// Checks every corpus as far as it can be read. Validation and test sets, which training must not use, come first.
     fn check_text(&self, report: &mut Report) -> Texts {
         let (texts, errors) = Texts::gather(&self.config.data, self.request.offline);
         errors.into_iter().for_each(|error| report.add(error));
         let mut sample = Sample::default();
         // None for a text that cannot be read.
         let scripts_of = |Named { text, .. }: Named<'_>| {
-            let mut sampler = sample.of_corpus();
+            let mut sampler = sample.sampler();
             match report.keep(text.windows(|sides| sampler.add(&sides))) {
                 Some(()) => Some(sampler.scripts()),
                 None => {
@@ -121,7 +121,7 @@ impl Training {
                 }
                 continue;
             };
-            // What is monitored decides nothing, and may be a part of any other text.
+            // Monitored sets do not influence training, and may be part of any other text.
             let mut apart = Seen::default();
             let seen = if role == Role::Monitored { &mut apart } else { &mut seen };
             let mut check = PairCheck::new(scripts, &words, role == Role::Training, seen);
@@ -158,9 +158,8 @@ impl Training {
         }
     }
 
-    /// The text as training reads it, with warnings: if the existing run can be continued, as it would be for that,
-    /// else as at the beginning. If anything is wrong already, nothing is prepared, and only tokenizers that need
-    /// not be learnt are looked at.
+    /// The text as training reads it, with warnings: as for continuing the existing run if that is possible, else as
+    /// for a new run. After an earlier error it prepares nothing, and only checks tokenizers that need not be learnt.
     fn prepare(&self, texts: &Texts, report: &mut Report) -> Option<(TrainingData, Vec<String>)> {
         let config = &self.config;
         let saved = report.existing.as_mut().and_then(|existing| existing.tokenizers.take());
@@ -168,11 +167,11 @@ impl Training {
             report.keep(training_data::tokenizers(config, saved, &|_| ()));
             return None;
         }
-        let said = RefCell::new(Vec::new());
+        let warnings = RefCell::new(Vec::new());
         // Only warnings: everything else is part of the report.
         let say = |notice| {
             if let Notice::Warning(text) = notice {
-                said.borrow_mut().push(text);
+                warnings.borrow_mut().push(text);
             }
         };
         let preparation = Preparation::beside(&self.run, &config.data, &say);
@@ -180,13 +179,13 @@ impl Training {
         let existing = report.existing.as_mut();
         let refuses = existing.map_or(Ok(false), |existing| existing.refuses_text(config, texts, &data));
         if report.keep(refuses) == Some(true) {
-            // What is left is training from the beginning, with tokenizers of its own.
-            said.borrow_mut().clear();
+            // Only a new run remains possible, with tokenizers of its own.
+            warnings.borrow_mut().clear();
             data = report.keep(training_data::prepare(config, texts, None, &preparation))?;
         }
         report.keep(Validator::open(config, texts, &data.tokenizers, &say));
         // Training does not read it; `mt eval` will.
         texts.test.iter().for_each(|test| drop(report.keep(test.open(1.0, &say))));
-        Some((data, said.into_inner()))
+        Some((data, warnings.into_inner()))
     }
 }

@@ -1,4 +1,4 @@
-//! What training will take: vocabulary, memory, time.
+//! Estimates of training: vocabulary, memory, time.
 
 use std::time::Instant;
 
@@ -23,14 +23,14 @@ use crate::train::{accumulate, memory, schedule};
 /// Pieces that occur less often than this can hardly be learnt.
 const RARE: u32 = 10;
 
-/// What training will be like.
+/// Estimates of training.
 pub(super) struct Outlook {
     plan: Plan,
     pairs: usize,
     /// Target tokens of an epoch, including ends of sentences.
     tokens_per_epoch: f64,
     dropped: String,
-    /// What model training begins with, if any.
+    /// The initial model, if any.
     start: Option<String>,
     pieces: usize,
     rare: usize,
@@ -40,7 +40,7 @@ pub(super) struct Outlook {
 }
 
 impl Outlook {
-    /// Without the speed. `start` says what model training begins with; `warnings` come from preparing the text.
+    /// Without the speed. `start` describes the initial model; `warnings` come from preparing the text.
     pub(super) fn new(
         config: &Config,
         data: &TrainingData,
@@ -55,15 +55,16 @@ impl Outlook {
         let (learnt, pieces) = (learnt.collect::<Vec<u32>>(), counts.len());
         let rare = learnt.iter().filter(|count| **count < RARE).count();
         let is_given = config.tokenizer.path.is_some() || config.train.init.is_some();
-        warnings.extend(of_vocabulary(&config.tokenizer, is_given, pieces, [rare, learnt.len()]));
+        warnings.extend(vocabulary_size(&config.tokenizer, is_given, pieces, [rare, learnt.len()]));
         warnings.extend(unused_symbols(&config.tokenizer, data, &counts));
         warnings.extend(plan.warnings(config, is_on_host));
-        warnings.extend(plan.updates.into_iter().flat_map(|updates| of_short_training(config, updates)));
-        warnings.extend(of_high_rate(config, plan.updates));
+        warnings.extend(plan.updates.into_iter().flat_map(|updates| short_training(config, updates)));
+        warnings.extend(high_rate(config, plan.updates));
         warnings.extend(config.train.schedule.idle_end(config.train.max_updates));
         if config.model.norm == NormPlacement::Pre && !config.model.final_norm {
             warnings.push(
-                "`model.norm` = \"pre\" without `model.final_norm`: the sums of all sub-layers reach the output unnormalised"
+                "`model.norm` = \"pre\" without `model.final_norm`: the sums of all sub-layers reach the output \
+                 unnormalised"
                     .to_owned(),
             );
         }
@@ -89,7 +90,7 @@ impl Outlook {
         Ok(())
     }
 
-    /// Seconds of forward and backward, if the run has an end and the speed is known.
+    /// Seconds of the forward and backward passes, if the run has an end and the speed is known.
     fn seconds(&self) -> Option<f64> {
         let tokens = self.tokens_per_epoch / self.plan.updates_per_epoch as f64;
         let (updates, tokens_per_second) = self.plan.updates.zip(self.tokens_per_second)?;
@@ -99,7 +100,8 @@ impl Outlook {
     /// As JSON.
     pub(super) fn json(&self) -> serde_json::Value {
         json!({
-            "pairs": self.pairs, "pieces": self.pieces, "rare_pieces": self.rare, "parameters": self.plan.parameters.total(),
+            "pairs": self.pairs, "pieces": self.pieces, "rare_pieces": self.rare,
+            "parameters": self.plan.parameters.total(),
             "updates": self.plan.updates, "memory_bytes": self.plan.memory_bytes,
             "tokens_per_second": self.tokens_per_second, "seconds": self.seconds(),
             "warnings": self.warnings,
@@ -129,7 +131,7 @@ impl Outlook {
 }
 
 /// Warnings about what would happen only after the last of `updates`.
-fn of_short_training(config: &Config, updates: u64) -> Vec<String> {
+fn short_training(config: &Config, updates: u64) -> Vec<String> {
     let (warmup, valid) = (config.train.schedule.warmup(), config.valid.every);
     let ends = format!("training ends at update {updates}");
     let mut warnings = Vec::new();
@@ -148,19 +150,22 @@ fn of_short_training(config: &Config, updates: u64) -> Vec<String> {
     warnings
 }
 
-/// A warning about a learning rate that is far above those with which Transformers have been trained: 0.0007 at the
-/// paper's peak, and about 0.005 for small models.
-fn of_high_rate(config: &Config, updates: Option<u64>) -> Option<String> {
+/// A warning about a learning rate far above usual ones for Transformers: 0.0007 at the paper's peak, and about 0.005
+/// for small models.
+fn high_rate(config: &Config, updates: Option<u64>) -> Option<String> {
     const HIGH: f64 = 0.05;
     let peak = config.train.schedule.warmup().max(1).min(updates.unwrap_or(u64::MAX));
     let rate = schedule::learning_rate(&config.train.schedule, config.model.d_model, peak, 0);
     (rate > HIGH).then(|| {
-        format!("the learning rate is {rate:.2} at update {peak}: training will probably diverge (usual are 0.0003 to 0.005)")
+        format!(
+            "the learning rate is {rate:.2} at update {peak}: training will probably diverge (usual are 0.0003 to \
+             0.005)"
+        )
     })
 }
 
 /// Warnings about the number of target pieces. Of the `learnt` ones, which are not single bytes, `rare` are rare.
-fn of_vocabulary(config: &TokenizerConfig, is_given: bool, pieces: usize, [rare, learnt]: [usize; 2]) -> Vec<String> {
+fn vocabulary_size(config: &TokenizerConfig, is_given: bool, pieces: usize, [rare, learnt]: [usize; 2]) -> Vec<String> {
     let mut warnings = Vec::new();
     if pieces < config.vocab_size && !is_given {
         let wanted = config.vocab_size;
@@ -169,7 +174,8 @@ fn of_vocabulary(config: &TokenizerConfig, is_given: bool, pieces: usize, [rare,
     // The size of a given tokenizer cannot be chosen.
     if rare * 4 > learnt && !is_given {
         warnings.push(format!(
-            "{rare} of {learnt} target pieces (bytes apart) come fewer than {RARE} times: a smaller tokenizer.vocab_size may do better"
+            "{rare} of {learnt} target pieces (bytes apart) come fewer than {RARE} times: a smaller \
+             tokenizer.vocab_size may do better"
         ));
     }
     warnings

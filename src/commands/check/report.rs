@@ -1,4 +1,4 @@
-//! What a check has found: gathered along the way, told at its end.
+//! The findings of a check, which it prints at its end.
 
 use serde_json::{Value, json};
 
@@ -10,18 +10,18 @@ use crate::error::{Error, Result};
 /// What was found.
 #[derive(Default)]
 pub(super) struct Report {
-    /// What is wrong, or odd, with the text.
+    /// Errors and oddities of the text.
     pub findings: Findings,
     /// The run in the run directory, if there is one.
     pub existing: Option<Existing>,
-    /// What training will take, as far as that can be known.
+    /// Estimated costs of training, as far as known.
     pub outlook: Option<Outlook>,
     /// Why training could not begin.
     errors: Vec<Error>,
 }
 
 impl Report {
-    /// Adds an error, or several held in one, unless they are known: a file may be named, and is read, more than once.
+    /// Adds an error, or several held in one, unless they are known: the same file may be read more than once.
     pub(super) fn add(&mut self, error: Error) {
         for error in error.into_all() {
             let text = error.to_string();
@@ -73,26 +73,26 @@ impl Report {
     }
 }
 
-/// Errors as a list of JSON, with those that they carry.
+/// Errors as a JSON list, including those that they carry.
 pub(super) fn errors_json<'a>(errors: impl IntoIterator<Item = &'a Error>) -> Vec<Value> {
     errors.into_iter().flat_map(Error::all).map(as_json).collect()
 }
 
 /// What is wrong, where, and what to do. Lines and columns count from 1; 0 means none in particular.
 fn as_json(error: &Error) -> Value {
-    let place = error.location();
+    let location = error.location();
     json!({
-        "what": error.what(), "file": place.map(|place| &place.path), "line": place.map(|place| place.line),
-        "column": place.map(|place| place.column), "help": error.helps(),
+        "what": error.what(), "file": location.map(|it| &it.path), "line": location.map(|it| it.line),
+        "column": location.map(|it| it.column), "help": error.helps(),
     })
 }
 
-/// One kind of finding with its places.
+/// One kind of finding with its locations.
 fn in_words(kind: Kind, finding: &Finding) -> String {
     let mut text = format!("{}: {} ({})", kind.severity(), kind.text(), finding.count);
-    for place in &finding.places {
-        let line = if place.line > 0 { format!(":{}", place.line) } else { String::new() };
-        text += &format!("\n  --> {}{line}", place.file.display());
+    for location in &finding.places {
+        let line = if location.line > 0 { format!(":{}", location.line) } else { String::new() };
+        text += &format!("\n  --> {}{line}", location.file.display());
     }
     finding.details.iter().for_each(|detail| text += &format!("\n  {detail}"));
     if finding.count > finding.places.len() {

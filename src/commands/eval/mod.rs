@@ -35,18 +35,18 @@ pub(super) fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     }
     let bleu = args.metrics.bleu(args.sentence_level, &BleuOptions::default())?;
     let metrics = args.metrics.chosen(bleu, &BleuOptions::default());
-    let test = Test::of(&args.significance);
+    let test = Test::new(&args.significance);
     refuse_contradictions(args, common, &metrics, test)?;
     let mut output = Output::open(None)?;
     // Before anything is translated, since it may be missing.
     let train_text = args.train_text.as_ref().filter(|_| args.report).map(read_lines).transpose()?;
     let set = if !args.hyp.is_empty() {
         device::set_threads(common.threads.unwrap_or(0))?;
-        test_set::of_files(args)?
+        test_set::score_files(args)?
     } else if test.is_paired() {
-        test_set::of_models_apart(args, common)?
+        test_set::translate_apart(args, common)?
     } else {
-        test_set::of_model(args, &args.models, !metrics.is_empty() || args.report, common)?
+        test_set::translate_together(args, &args.models, !metrics.is_empty() || args.report, common)?
     };
     let TestSet { sources, references, systems, perplexity, training, target, scoring } = set;
     let bleu = args.metrics.bleu(args.sentence_level, &scoring)?;
@@ -105,7 +105,7 @@ fn refuse_contradictions(args: &EvalArgs, common: &Common, metrics: &[Box<dyn Me
     Ok(())
 }
 
-/// Writes scores, what the models know of the references, and where the systems fail.
+/// Writes scores, perplexity of the references, and the report on the systems' errors.
 fn print(
     args: &EvalArgs,
     common: &Common,
@@ -122,7 +122,7 @@ fn print(
         if let Some(report) = report {
             match &mut json {
                 Value::Object(scores) => drop(scores.insert("report".to_owned(), report.json())),
-                // Of several systems.
+                // Several systems.
                 several => json = json!({ "scores": several, "report": report.json() }),
             }
         }
@@ -174,7 +174,7 @@ impl CountedText<'_> {
             file.iter().for_each(|line| self.count(line, bleu, &mut counts));
             return (counts, file.path().display().to_string());
         }
-        match self.of_training(bleu) {
+        match self.training_frequencies(bleu) {
             Ok(counts) if !counts.is_empty() => return (counts, "the training text".to_owned()),
             Ok(_) => {}
             Err(error) => warning(format_args!("the training text's words cannot be counted: {error}")),
@@ -183,7 +183,7 @@ impl CountedText<'_> {
     }
 
     /// The words of the training text's target side, as far as it is still here.
-    fn of_training(&self, bleu: &BleuOptions) -> Result<Frequencies> {
+    fn training_frequencies(&self, bleu: &BleuOptions) -> Result<Frequencies> {
         let mut counts = Frequencies::new();
         for location in self.training {
             if location.sides().iter().any(|side| side.exists()) || matches!(location, CorpusLocation::Hub(_)) {
@@ -248,7 +248,7 @@ mod tests {
     fn words_that_are_split_in_a_file_are_counted_whole() {
         let mut text = TextCounts::default();
         text.add("l@@ ow@@ er low");
-        let pieces = Tokenizer::of_pieces(&[(&text, None)], 100).unwrap().remove(0);
+        let pieces = Tokenizer::from_pieces(&[(&text, None)], 100).unwrap().remove(0);
         let count = |target| {
             let text = CountedText { named: None, training: &[], target, trusts: false };
             let mut counts = Frequencies::new();
@@ -258,7 +258,7 @@ mod tests {
             ["lower", "low", "l"].map(|word| counts.get(word).copied().unwrap_or(0))
         };
         assert_eq!(count(Some(&pieces)), [1, 2, 0]);
-        // Without a model nothing is known of how text was split.
+        // Without a model, the splitting of the text is unknown.
         assert_eq!(count(None), [0, 2, 1]);
     }
 }

@@ -12,7 +12,7 @@ use crate::decode::Prediction;
 use crate::decode::translate::{Fit, Translator};
 use crate::error::{Error, Result};
 
-/// Refuses flags that have no effect on perplexity alone: nothing is translated, and nothing resampled.
+/// Refuses flags that have no effect on perplexity alone, which needs no translation and no resampling.
 ///
 /// # Errors
 /// There are any; exit code 2.
@@ -58,12 +58,12 @@ pub(super) fn refuse_idle(args: &EvalArgs) -> Result<()> {
 pub(super) struct Perplexity {
     prediction: Prediction,
     pairs: usize,
-    /// Pairs that do not count: one of their sides is empty, or longer than the model's positions.
+    /// Pairs that do not count: a side is empty, or longer than the model's positions.
     left_out: usize,
 }
 
 impl Perplexity {
-    /// Of the pairs in these files. Warns of those that do not count.
+    /// The perplexity of the pairs in these files. Warns about pairs that do not count.
     ///
     /// # Errors
     /// None counts, or the device fails.
@@ -83,8 +83,8 @@ impl Perplexity {
         if let Some(first) = fits.iter().position(|fit| *fit != Fit::Whole) {
             let is_target = matches!(fits[first], Fit::TooLong(Side::Target, _));
             warning(format_args!(
-                "{left_out} of {pairs} pairs are not part of the perplexity: empty, or longer than model.max_length; the \
-                 first is {}:{}",
+                "{left_out} of {pairs} pairs are not part of the perplexity: empty, or longer than model.max_length; \
+                 the first is {}:{}",
                 shown_name(files[usize::from(is_target)]).display(),
                 first + 1
             ));
@@ -100,7 +100,8 @@ impl Perplexity {
     pub(super) fn json(&self) -> Value {
         let Self { prediction, pairs, left_out } = self;
         json!({
-            "score": prediction.perplexity(), "accuracy": prediction.accuracy(), "tokens": prediction.tokens, "pairs": pairs,
+            "score": prediction.perplexity(), "accuracy": prediction.accuracy(), "tokens": prediction.tokens,
+            "pairs": pairs,
             "left_out": left_out,
         })
     }

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::metrics::analysis::{self, OddLines, Oddity, OfFrequency, OfLength, Texts};
 use crate::metrics::{BleuOptions, ChrfOptions, Metric, Statistics, Tokenize};
 
-/// How many lines to show of the worst, the best, and those that differ most.
+/// How many of the worst, the best, and the most different lines to show.
 const SHOWN: usize = 5;
 /// The most characters to show of a line.
 const LONGEST: usize = 400;
@@ -46,8 +46,8 @@ struct OfSystem {
 }
 
 impl<'a> Report<'a> {
-    /// Analyses all systems, by the words of `bleu` and ignoring case if it does; `frequencies` are those of the words
-    /// of a text, with its name.
+    /// Analyses all systems, with the tokenization and case of `bleu`. `frequencies` are the word counts of a text,
+    /// with its name.
     pub(super) fn new(
         metrics: &[Box<dyn Metric>],
         sources: Option<&'a [String]>,
@@ -198,7 +198,8 @@ impl<'a> Report<'a> {
         }
         if let ([first, second, ..], [a, b, ..]) = (self.systems, &names[..]) {
             text += &format!(
-                "lines in which {a} and {b} differ most: how much chrF is better in the second; [ ] are words of one alone\n"
+                "lines in which {a} and {b} differ most: how much chrF is better in the second; [ ] are words of one \
+                 alone\n"
             );
             if self.differences.is_empty() {
                 text += "  no line differs\n";
@@ -234,7 +235,7 @@ fn cased<'t>(text: &'t str, bleu: &BleuOptions) -> Cow<'t, str> {
     if bleu.lowercase { text.to_lowercase().into() } else { text.into() }
 }
 
-/// Two lines, with brackets around words (or characters, depending on the tokenizer) that only one of them has.
+/// Two lines, with brackets around the words (or characters, depending on the tokenizer) that only one of them has.
 fn marked(a: &str, b: &str, bleu: &BleuOptions) -> [String; 2] {
     let of_characters = matches!(bleu.tokenize, Tokenize::Char | Tokenize::Zh);
     let parts = |line: &'_ str| -> Vec<String> {
@@ -250,7 +251,7 @@ fn marked(a: &str, b: &str, bleu: &BleuOptions) -> [String; 2] {
     let [a, b] = compared.each_ref().map(|line| line.iter().map(AsRef::as_ref).collect::<Vec<&str>>());
     let diff = TextDiff::from_slices(&a, &b);
     let side = |own: ChangeTag| {
-        // The words themselves: those compared may be without case.
+        // The original words: the compared ones may be lower-cased.
         let mut words = lines[usize::from(own == ChangeTag::Insert)].iter();
         let mut out: Vec<String> = Vec::new();
         let mut inside = false;

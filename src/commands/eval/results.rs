@@ -23,7 +23,7 @@ pub(crate) enum Test {
 
 impl Test {
     /// The test that flags ask for.
-    pub(crate) fn of(args: &SignificanceArgs) -> Self {
+    pub(crate) fn new(args: &SignificanceArgs) -> Self {
         let number = |n: u32| n as usize;
         match args {
             _ if args.paired_bs => Self::PairedBootstrap(number(args.paired_bs_n)),
@@ -38,7 +38,7 @@ impl Test {
         matches!(self, Self::PairedBootstrap(_) | Self::PairedRandomisation(_))
     }
 
-    /// What it adds to a signature.
+    /// The parts it adds to a signature.
     fn signature(self, seed: u64) -> Vec<(&'static str, String)> {
         let (key, samples) = match self {
             Self::None => return Vec::new(),
@@ -102,7 +102,7 @@ impl<'a> Results<'a> {
             let statistics = statistics[metric][system].sum();
             Score {
                 score: metrics[metric].score(&statistics),
-                interval: samples.get(metric).map(|of_metric| Interval::of(&of_metric[system])),
+                interval: samples.get(metric).map(|of_metric| Interval::from_scores(&of_metric[system])),
                 p_value: p_values.get(metric).zip(system.checked_sub(1)).map(|(of_metric, other)| of_metric[other]),
                 statistics,
             }
@@ -120,7 +120,7 @@ impl<'a> Results<'a> {
         })
     }
 
-    /// Whether no metric was asked for.
+    /// Whether no metric was wanted.
     pub(crate) fn is_empty(&self) -> bool {
         self.metrics.is_empty()
     }
@@ -216,7 +216,8 @@ impl<'a> Results<'a> {
         }
         let mut text = format!("{table}\n");
         if self.is_paired {
-            text += "(p = …) is how likely so large a difference from the baseline would be by chance; * marks less than 0.05\n";
+            text += "(p = …) is how likely so large a difference from the baseline would be by chance; * marks less \
+                     than 0.05\n";
         }
         for (metric, signature) in self.metrics.iter().zip(&self.signatures) {
             text += &format!("{}|{signature}\n", metric.name());

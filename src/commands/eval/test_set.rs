@@ -1,4 +1,4 @@
-//! What `mt eval` scores: translations in files, or a model's own.
+//! The texts that `mt eval` scores: translations in files, or a model's own.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,26 +29,26 @@ use crate::run::validator;
 /// A system's name and its translations.
 pub(super) type System = (String, Vec<String>);
 
-/// What is scored.
+/// The texts to score.
 pub(super) struct TestSet {
-    /// Sources, if they are known, as a reader would see them.
+    /// Sources as a reader would see them, if known.
     pub sources: Option<Vec<String>>,
     /// One or more for each source.
     pub references: Vec<Vec<String>>,
     /// The systems with their translations.
     pub systems: Vec<System>,
-    /// How well the model predicts the first reference, if that was asked for.
+    /// How well the model predicts the first reference, if wanted.
     pub perplexity: Option<Perplexity>,
     /// The text that the model was trained on.
     pub training: Vec<CorpusLocation>,
-    /// The model's target tokenizer, which knows how a reader would see that text.
+    /// The model's target tokenizer, which turns that text into the form for readers.
     pub target: Option<Arc<Tokenizer>>,
-    /// How BLEU is computed if flags do not say otherwise; if it ignores case, so does chrF.
+    /// The default options of BLEU, which flags may change. If they ignore case, so does chrF.
     pub scoring: BleuOptions,
 }
 
 /// Translations in files.
-pub(super) fn of_files(args: &EvalArgs) -> Result<TestSet> {
+pub(super) fn score_files(args: &EvalArgs) -> Result<TestSet> {
     if args.src.is_some() && !args.report {
         let error = Error::usage("--src is not needed to score the translations given with --hyp");
         return Err(error.help("leave it out, or give --report"));
@@ -58,8 +58,8 @@ pub(super) fn of_files(args: &EvalArgs) -> Result<TestSet> {
         if file.byte_order_mark {
             let name = shown_name(path).display();
             warning(format_args!(
-                "{name} begins with a byte order mark, which counts as a part of its first word, as it does in sacrebleu: \
-                 remove it"
+                "{name} begins with a byte order mark, which counts as a part of its first word, as it does in \
+                 sacrebleu: remove it"
             ));
         }
         Ok(as_scored(&file))
@@ -90,7 +90,7 @@ fn nothing_to_score(file: &Path) -> Error {
 }
 
 /// The test set, translated by each of several models separately so that they can be compared.
-pub(super) fn of_models_apart(args: &EvalArgs, common: &Common) -> Result<TestSet> {
+pub(super) fn translate_apart(args: &EvalArgs, common: &Common) -> Result<TestSet> {
     let refuse = |flag: &str, help: &str| {
         let what = format!("{flag} is for one translation, but a paired test has one translation for each model");
         Err(Error::usage(what).help(help))
@@ -155,7 +155,7 @@ pub(super) fn of_models_apart(args: &EvalArgs, common: &Common) -> Result<TestSe
 }
 
 /// The test set, translated by a model (or an ensemble of several) if translations are wanted.
-pub(super) fn of_model(
+pub(super) fn translate_together(
     args: &EvalArgs,
     models: &ModelsArgs,
     translations_wanted: bool,
@@ -168,7 +168,7 @@ pub(super) fn of_model(
     Task::find(args, models, false, common)?.translate(args, translations_wanted)
 }
 
-/// A model or an ensemble, and the test set that it is to translate.
+/// A model or an ensemble, and its test set.
 struct Task {
     model: ModelFiles,
     others: Vec<ModelFiles>,
@@ -177,15 +177,15 @@ struct Task {
 }
 
 impl Task {
-    /// Finds the model and the text. Weights are not read. `another_knows_tag` says that one of the models that
-    /// this one is compared with knows `--tag`.
+    /// Finds the model and the text, without reading weights. `another_knows_tag`: another model of the comparison
+    /// knows `--tag`.
     fn find(args: &EvalArgs, models: &ModelsArgs, another_knows_tag: bool, common: &Common) -> Result<Self> {
         if args.src.is_some() == args.reference.is_empty() {
             let error =
                 Error::usage(if args.src.is_some() { "--src without --ref" } else { "--ref without --hyp or --src" });
             return Err(error.help(
-                "to score existing translations, name them with --hyp; to translate and score, give --src and --ref, or \
-                 neither for the model's test set",
+                "to score existing translations, name them with --hyp; to translate and score, give --src and --ref, \
+                 or neither for the model's test set",
             ));
         }
         if args.metrics.ppl && args.decode.shortlist.is_some() {
@@ -257,12 +257,12 @@ fn plain(tokenizer: &Tokenizer, lines: &[String]) -> Vec<String> {
     lines.iter().map(|line| tokenizer.plain(line).into_owned()).collect()
 }
 
-/// A test set to be translated by a model, and its files.
+/// A test set that a model will translate, and its files.
 struct Text {
     source: PathBuf,
     reference: Vec<PathBuf>,
     sources: Vec<String>,
-    /// What the model is to be given before each source.
+    /// The tag in front of each source.
     tag: Option<String>,
     /// As they are scored.
     references: Vec<Vec<String>>,
@@ -271,7 +271,7 @@ struct Text {
 }
 
 impl Text {
-    /// Reads the test set that the flags name, else the one of the model's configuration.
+    /// Reads the test set of the flags, else that of the model's configuration.
     fn find(args: &EvalArgs, tag: Option<&str>, model: &ModelFiles, common: &Common) -> Result<Self> {
         let of_flag = tag;
         let SetConfig { location, tag, .. } = match (&args.src, &model.config.data.test) {
@@ -327,9 +327,9 @@ fn translations(
     let bar = progress_bar(Counted::Sentences, Some(sources.len() as u64));
     let translations = translator.translate(sources, &[], options, |done| bar.set_position(done as u64))?;
     bar.finish_and_clear();
-    let mut doubtful = SuspiciousLines::new(translator);
-    translations.iter().for_each(|translation| doubtful.count(translation));
-    doubtful.warnings().into_iter().for_each(warning);
+    let mut suspicious = SuspiciousLines::new(translator);
+    translations.iter().for_each(|translation| suspicious.count(translation));
+    suspicious.warnings().into_iter().for_each(warning);
     let translations: Vec<String> = translations.iter().map(|t| t.best().text.clone()).collect();
     if let Some(path) = &args.output {
         let mut file = Replacement::open(path)?;
@@ -370,7 +370,7 @@ fn trimmed(line: &str) -> String {
     line.trim_end_matches(is_whitespace).to_owned()
 }
 
-/// Checks that every reference has as many lines as the text to be scored.
+/// Checks that every reference has as many lines as the text to score.
 fn check_counts(path: &Path, lines: usize, reference_paths: &[PathBuf], references: &[Vec<String>]) -> Result<()> {
     for (reference, reference_lines) in reference_paths.iter().zip(references) {
         if reference_lines.len() != lines {

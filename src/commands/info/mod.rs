@@ -26,7 +26,7 @@ use crate::train::log::{self, LOG_FILE};
 /// The training history in a run's newest checkpoint, by key.
 type History = Vec<(String, Value)>;
 
-/// What is described.
+/// The described model or configuration.
 struct Described {
     config: Config,
     vocabulary: Vocabulary,
@@ -47,19 +47,19 @@ impl Described {
 /// Describes a model directory or a configuration.
 pub(super) fn run(args: &InfoArgs, common: &Common) -> Result<()> {
     let described = match hub::repository(&args.path) {
-        Some(repo) => of_model(&hub::directory(&repo, common.offline, &tell)?, args)?,
+        Some(repo) => describe_model(&hub::directory(&repo, common.offline, &tell)?, args)?,
         None if args.path.is_dir() => match &args.checkpoint {
             Some(which) => {
-                let look = || of_model(&checkpoint_of(&args.path, which)?, args);
+                let look = || describe_model(&checkpoint_of(&args.path, which)?, args);
                 checkpoint::look_again(&args.path, |_| true, look)?
             }
-            None => of_model(&whole_path(args.path.clone()), args)?,
+            None => describe_model(&whole_path(args.path.clone()), args)?,
         },
         None if args.checkpoint.is_some() => {
             let error = Error::usage("--checkpoint is for runs, but this is no directory").at(&args.path);
             return Err(error.help("name the run, or leave --checkpoint out"));
         }
-        None => of_config(args)?,
+        None => describe_config(args)?,
     };
     let model = &described.config.model;
     let parameters = layout::layout(model, described.vocabulary);
@@ -81,7 +81,7 @@ pub(super) fn run(args: &InfoArgs, common: &Common) -> Result<()> {
     output.flush()
 }
 
-/// The directory of one of a run's checkpoints, or of its final model.
+/// The directory of a checkpoint of the run, or of its final model.
 fn checkpoint_of(run: &Path, which: &str) -> Result<PathBuf> {
     let which = which.parse()?;
     if let (directory, Some(_)) = checkpoint::directory_and_step(run) {
@@ -93,7 +93,7 @@ fn checkpoint_of(run: &Path, which: &str) -> Result<PathBuf> {
     Ok(located.directory)
 }
 
-fn of_model(path: &Path, args: &InfoArgs) -> Result<Described> {
+fn describe_model(path: &Path, args: &InfoArgs) -> Result<Described> {
     if !args.set.is_empty() {
         return Err(Error::usage("--set changes configurations, not models"));
     }
@@ -109,7 +109,7 @@ fn of_model(path: &Path, args: &InfoArgs) -> Result<Described> {
     if !tags.is_empty() {
         history.push(("target_languages".to_owned(), Value::from(tags.join(" "))));
     }
-    // Whether it is whole, and what it was made from, if not by training.
+    // Whether it is whole, and its origin, if that is not training.
     let state = |directory: &Path| match checkpoint::verify(directory) {
         Ok(manifest) => Ok(("whole".to_owned(), manifest.made_from)),
         Err(error) if checkpoint::is_gone(&error) => Err(error),
@@ -123,7 +123,7 @@ fn of_model(path: &Path, args: &InfoArgs) -> Result<Described> {
         history.push(("run".to_owned(), Value::from(directory.display().to_string())));
         history.push(("checkpoint".to_owned(), Value::from(state(path)?.0)));
         if let Which::Step(step) = which {
-            history.extend(of_training(step, path)?);
+            history.extend(training_history(step, path)?);
         }
         return Ok(Described::new(config, &tokenizers, history));
     }
@@ -142,9 +142,9 @@ fn of_model(path: &Path, args: &InfoArgs) -> Result<Described> {
         }
     }
     let look = || {
-        // What cannot be read now does not hide the rest.
+        // An unreadable part must not hide the rest.
         let (newest, warnings) = checkpoint::newest_valid(path).unwrap_or_else(|error| (None, vec![error.to_string()]));
-        let training = newest.map(|(step, directory)| of_training(step, &directory)).transpose()?;
+        let training = newest.map(|(step, directory)| training_history(step, &directory)).transpose()?;
         Ok((training, warnings))
     };
     let (training, warnings) = checkpoint::look_again(path, |(_, warnings)| warnings.is_empty(), look)?;
@@ -153,10 +153,10 @@ fn of_model(path: &Path, args: &InfoArgs) -> Result<Described> {
     Ok(Described::new(config, &tokenizers, history))
 }
 
-/// What a checkpoint says of the training up to it.
-fn of_training(step: u64, directory: &Path) -> Result<History> {
+/// The training history that a checkpoint records.
+fn training_history(step: u64, directory: &Path) -> Result<History> {
     let mut state = checkpoint::read_state(directory)?;
-    // What other validations are compared with is long.
+    // The scores of each line, for comparing validations, are long.
     if let Some(best) = state["best"].as_object_mut() {
         best.remove("lines");
     }
@@ -186,7 +186,7 @@ fn final_event(run: &Path) -> Option<Value> {
     entries.into_iter().rfind(|event| event["event"] == "final")
 }
 
-fn of_config(args: &InfoArgs) -> Result<Described> {
+fn describe_config(args: &InfoArgs) -> Result<Described> {
     if !args.path.exists() {
         let error = Error::failure("there is no such model directory or configuration").at(&args.path);
         return Err(hub::advised(error.help(check_path(&args.path)), &args.path));
@@ -242,7 +242,7 @@ pub(super) fn by_part(parameters: &ParameterLayout) -> Vec<(&str, usize)> {
     parts
 }
 
-/// The number of parameters, and those of every part.
+/// The number of parameters, in all and in every part.
 pub(super) fn counts(parameters: &ParameterLayout) -> Map<String, Value> {
     let total = [("total", parameters.total())].into_iter();
     total.chain(by_part(parameters)).map(|(name, count)| (name.to_owned(), Value::from(count))).collect()
@@ -279,8 +279,8 @@ fn as_text(described: &Described, parameters: &ParameterLayout) -> Vec<String> {
     let norm_kind = if m.norm_kind == NormKind::Layer { String::new() } else { format!(" ({})", m.norm_kind) };
     let mut lines = vec![
         format!(
-            "Transformer {}+{} layers, d_model {}, d_ff {}, {} {heads} (d_k {}, d_v {}), {}-norm{norm_kind}, {} positions, \
-             tie {}",
+            "Transformer {}+{} layers, d_model {}, d_ff {}, {} {heads} (d_k {}, d_v {}), {}-norm{norm_kind}, {} \
+             positions, tie {}",
             m.encoder_layers, m.decoder_layers, m.d_model, m.d_ff, m.heads, m.d_k, m.d_v, m.norm, m.positions, m.tie
         ),
         format!("vocabulary: {} source, {} target{joint}{wanted}", vocabulary.source, vocabulary.target),
@@ -306,7 +306,7 @@ fn bytes(parameters: &ParameterLayout, each: usize) -> usize {
     parameters.total().saturating_mul(each)
 }
 
-/// What a part consists of, unless its name already says so.
+/// A description of a part, unless its name is enough.
 fn remark(config: &Config, parameters: &ParameterLayout, part: &str) -> String {
     let ties = layout::ties(config.model.tie);
     let users: Vec<_> = ties.iter().filter(|(_, owner)| *owner == part).map(|(name, _)| *name).collect();

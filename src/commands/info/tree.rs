@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn the_tree_has_the_tensors_of_the_layout() {
-        let base = ModelConfig { d_k: 24, d_v: 48, decoder_layers: 3, ..ModelConfig::of_preset(Preset::Tiny) };
+        let base = ModelConfig { d_k: 24, d_v: 48, decoder_layers: 3, ..ModelConfig::from_preset(Preset::Tiny) };
         let odd = ModelConfig {
             norm: NormPlacement::Pre,
             final_norm: true,

@@ -1,4 +1,4 @@
-//! How much of its input a command has answered, which it says if a signal ends it.
+//! Counts how much of its input a command has answered, for the message when a signal ends it.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,22 +11,22 @@ use super::signals;
 use crate::console::{message, warning};
 use crate::error::{Error, Result};
 
-/// How long a signal waits for results that are being written: a reader that does not read must not stop it.
+/// How long a signal waits for the writing of results: a reader that does not read must not stop it.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The lines of an input whose results are written.
+/// The number of input lines with written results.
 #[derive(Clone, Default)]
 pub(crate) struct AnsweredLines {
     lines: Arc<AtomicUsize>,
-    /// Held while results are written.
+    /// Locked during the writing of results.
     writing: Arc<Mutex<()>>,
-    /// Warnings about those lines, which a signal would otherwise lose.
+    /// Warnings about those lines, which would otherwise be lost after a signal.
     warnings: Arc<Mutex<Vec<String>>>,
 }
 
 impl AnsweredLines {
-    /// Begins to count. SIGINT, SIGTERM, SIGHUP, SIGUSR1 or SIGXCPU now end the process between two writings, and how
-    /// many lines `output` holds the results of is said.
+    /// Begins to count. From now on, SIGINT, SIGTERM, SIGHUP, SIGUSR1 or SIGXCPU end the process between two writings,
+    /// and a message gives the number of lines with results in `output`.
     ///
     /// # Errors
     /// The system does not let the process listen for signals.
@@ -36,7 +36,7 @@ impl AnsweredLines {
         let output = output.filter(|path| *path != Path::new("-")).unwrap_or(Path::new("stdout")).to_path_buf();
         signals::at_the_end(move |is_terminated| {
             let since = Instant::now();
-            // Once it has the lock it keeps it, so that nothing more is written.
+            // It keeps the lock, so that no more results are written.
             let mut is_between = false;
             while !is_between && since.elapsed() < PATIENCE {
                 is_between = watched.writing.try_lock().map(std::mem::forget).is_ok();
@@ -64,13 +64,13 @@ impl AnsweredLines {
         Ok(())
     }
 
-    /// Notes what to warn of if a signal ends the process after these results. To be called while they are written.
+    /// Stores the warnings for the case that a signal ends the process after these results. Call it while writing them.
     pub(crate) fn note(&self, warnings: Vec<String>) {
         *self.warnings.lock().unwrap_or_else(PoisonError::into_inner) = warnings;
     }
 
-    /// Adds to an error of [`Self::write`] how far it came. Results of further lines may have been written, unless they
-    /// were `taken_back`.
+    /// Adds the number of answered lines to an error of [`Self::write`]. Further results may be in the output, unless
+    /// they were `taken_back`.
     pub(crate) fn how_far(&self, error: Error, taken_back: bool) -> Error {
         let lines = self.lines.load(Ordering::Relaxed);
         let next = lines + 1;
@@ -83,15 +83,15 @@ impl AnsweredLines {
                 "the results of {lines} lines are there: to go on, begin with line {next} of the input"
             )),
             (_, false) if error.is_of_disk() => error.more_help(&format!(
-                "the results of {lines} lines are there: to go on, remove what follows them and begin with line {next} of the \
-                 input"
+                "the results of {lines} lines are there: to go on, remove what follows them and begin with line {next} \
+                 of the input"
             )),
             (_, false) => error,
         }
     }
 }
 
-/// What is said if the process ends after the results of this many lines were written; between two writings, or in one.
+/// The message if the process ends after the results of this many lines, between two writings or during one.
 fn stopped(is_terminated: bool, lines: usize, is_between: bool, output: &Path) -> Error {
     let how = if is_terminated { "terminated" } else { "interrupted" };
     let what = match lines {

@@ -23,7 +23,7 @@ pub(crate) struct AttentionFile {
 }
 
 enum Form {
-    /// A list with one entry for each line, written as they come.
+    /// A list with one entry per line, written line by line.
     Json { is_empty: bool },
     /// A page to click through.
     Page { sentences: Vec<Sentence>, bytes: usize, left_out: usize },
@@ -33,10 +33,10 @@ enum Form {
 
 impl Form {
     /// The form for a file's name: JSON unless it is the name of a page or a picture.
-    fn of(path: &Path) -> Self {
+    fn from_path(path: &Path) -> Self {
         let is_page =
             path.extension().is_some_and(|it| it.eq_ignore_ascii_case("html") || it.eq_ignore_ascii_case("htm"));
-        match Format::of(path) {
+        match Format::from_path(path) {
             Some(format) => Self::Picture { format, sentence: None },
             None if is_page => Self::Page { sentences: Vec::new(), bytes: 0, left_out: 0 },
             None => Self::Json { is_empty: true },
@@ -45,16 +45,16 @@ impl Form {
 }
 
 impl AttentionFile {
-    /// Refuses a picture of more than one line; `count` says how many there are, if that is known.
+    /// Refuses a picture of more than one line; `count` is the number of lines, if known.
     pub(crate) fn refuse_several(path: &Path, count: impl FnOnce() -> Option<usize>) -> Result<()> {
-        let is_picture = Format::of(path).is_some();
+        let is_picture = Format::from_path(path).is_some();
         if is_picture && count().is_some_and(|lines| lines > 1) { Err(several(path)) } else { Ok(()) }
     }
 
     /// Begins a file; an existing one stays until the new one is complete.
     ///
     /// # Errors
-    /// Its name is that of a kind of picture that is not drawn, or it cannot be written.
+    /// The name is that of an unsupported kind of picture, or the file cannot be written.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let extension = path.extension().and_then(|it| it.to_str()).unwrap_or_default().to_ascii_lowercase();
         if ["pdf", "jpg", "jpeg", "gif", "webp", "eps", "ps", "tif", "tiff", "bmp"].contains(&extension.as_str()) {
@@ -62,7 +62,7 @@ impl AttentionFile {
             return Err(error.help("name a .svg or .png file for a picture, .html for a page, .json for the numbers"));
         }
         let mut file = Replacement::open(path)?;
-        let form = Form::of(path);
+        let form = Form::from_path(path);
         if let Form::Json { .. } = form {
             file.output().text("[")?;
         }
@@ -105,7 +105,7 @@ impl AttentionFile {
         }
     }
 
-    /// Writes what is left, and replaces the file. Warns of lines left out.
+    /// Writes the rest, and replaces the file. Warns about omitted lines.
     pub(crate) fn finish(mut self) -> Result<()> {
         match self.form {
             Form::Json { .. } => self.file.output().text("\n]\n")?,
@@ -116,8 +116,8 @@ impl AttentionFile {
                     let shown =
                         if sentences.len() == 1 { "line".to_owned() } else { format!("{} lines", sentences.len()) };
                     warning(format_args!(
-                        "{} shows only the first {shown}; {left_out} more would make it too large (a .json file takes any \
-                         number)",
+                        "{} shows only the first {shown}; {left_out} more would make it too large (a .json file takes \
+                         any number)",
                         self.path.display()
                     ));
                 }

@@ -1,8 +1,7 @@
 //! Log-probabilities and scores as text.
 
-/// A log-probability or score with six decimals; of a number below 0.1, as many as it takes for six digits that count,
-/// so that small numbers can be told apart and keep their order. Numbers below a millionth have an exponent
-/// (`-1.25000e-9`).
+/// A log-probability or score with six decimals. A number below 0.1 has six significant digits, so that small numbers
+/// differ and keep their order. Numbers below a millionth have an exponent (`-1.25000e-9`).
 pub(crate) fn decimals(value: f64) -> String {
     const DIGITS: usize = 6;
     // There is no negative zero in it.

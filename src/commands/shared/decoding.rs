@@ -37,9 +37,9 @@ pub(crate) fn translate_options(
     let positions = |model: &ModelFiles| model.config.model.max_length;
     let positions = others.iter().map(positions).fold(positions(first), usize::min);
     let (config, seed) = (&first.config.decode, first.config.train.seed);
-    let of_config = TranslateOptions::of(config);
-    let kind = length_penalty_kind.as_deref().map(|name| PenaltyKind::of_flag("--length-penalty-kind", name));
-    let long = long.as_deref().map(|name| Long::of_flag("--long", name));
+    let of_config = TranslateOptions::from_config(config);
+    let kind = length_penalty_kind.as_deref().map(|name| PenaltyKind::from_flag("--length-penalty-kind", name));
+    let long = long.as_deref().map(|name| Long::from_flag("--long", name));
     let n_best = n_best.unwrap_or(1);
     let strategy = strategy.strategy(config.beam, n_best, common.seed.unwrap_or(seed))?;
     let options = TranslateOptions {
@@ -113,7 +113,7 @@ fn check(options: &TranslateOptions, args: &DecodeArgs, positions: usize) -> Res
     options.check()
 }
 
-/// A translator of one or more models, the first of which is `first`, with a weight for each if there are any.
+/// A translator with one or more models, beginning with `first`, and with their weights, if given.
 pub(crate) fn translator(
     first: &ModelFiles,
     others: &[ModelFiles],

@@ -30,7 +30,7 @@ pub(crate) struct Lines {
     source: Source,
     /// The name of the input, as a user would state it.
     name: PathBuf,
-    /// What is put in front of each line.
+    /// The tag in front of each line.
     tag: Option<String>,
     /// Lines before the last window.
     before: usize,
@@ -59,7 +59,7 @@ impl Lines {
         let named = input.filter(|path| *path != Path::new("-"));
         arguments.iter().for_each(|text| warn_of_path(text));
         let (source, name) = match named {
-            _ if !arguments.is_empty() => (Source::of(arguments), Path::new("arguments")),
+            _ if !arguments.is_empty() => (Source::from_arguments(arguments), Path::new("arguments")),
             Some(path) => (Source::File(Input::open(named)?), path),
             None => {
                 let interactive = io::stdin().is_terminal() && is_watched();
@@ -90,7 +90,7 @@ impl Lines {
         &self.name
     }
 
-    /// How many lines there are, if that is known beforehand.
+    /// The number of lines, if known beforehand.
     pub(crate) fn count(&self) -> Option<usize> {
         match &self.source {
             Source::Arguments { lines, .. } => Some(lines.len()),
@@ -144,7 +144,7 @@ impl Lines {
 
 impl Source {
     /// The arguments; bytes that are not UTF-8 become U+FFFD, and are counted.
-    fn of(arguments: &[OsString]) -> Self {
+    fn from_arguments(arguments: &[OsString]) -> Self {
         let mut oddities = Oddities::default();
         let line = |(number, text): (usize, &OsString)| {
             if text.to_str().is_none() {
@@ -195,7 +195,7 @@ pub(crate) fn text_of(flag: &str, value: &OsStr) -> String {
     value.to_string_lossy().into_owned()
 }
 
-/// Lines that may be something else than was meant.
+/// Suspicious lines of the input.
 #[derive(Clone, Copy, Debug, Default)]
 struct Oddities {
     /// Those with bytes that are not UTF-8.
@@ -207,7 +207,7 @@ struct Oddities {
 }
 
 impl Oddities {
-    /// Looks at a line without its end. `is_utf8` says whether it could be read as it was.
+    /// Looks at a line without its line end. `is_utf8` is false if bytes of it had to be replaced.
     fn add(&mut self, number: usize, line: &str, is_utf8: bool) {
         let found = [!is_utf8, line.contains('\0'), line.contains('\r')];
         for (lines, found) in [&mut self.invalid, &mut self.zeros, &mut self.returns].into_iter().zip(found) {
@@ -229,7 +229,7 @@ impl Oddities {
             ),
         ];
         let warning = |(lines, what, hint): (LineSummary, &str, &str)| {
-            lines.place(all, file).map(|place| format!("{what} {place}{hint}"))
+            lines.location(all, file).map(|location| format!("{what} {location}{hint}"))
         };
         kinds.into_iter().filter_map(warning).collect()
     }
@@ -240,14 +240,14 @@ impl Oddities {
 pub(crate) struct Input {
     reader: Reader,
     name: String,
-    /// Whether it is known if the input is compressed, which shows at its beginning.
+    /// Whether the first bytes have been checked for compression.
     started: bool,
     /// Lines read.
     count: usize,
     /// Why reading has stopped; returned once all lines before that have been given.
     failed: Option<io::Error>,
     oddities: Oddities,
-    /// What it is, if it begins as a document in HTML or XML, or with a line of JSON that is not expected.
+    /// The kind of the document, if the input begins as one in HTML or XML, or with an unexpected line of JSON.
     document: Option<String>,
     is_json_expected: bool,
 }
@@ -263,7 +263,7 @@ impl Read for StandardInput {
 
 enum Reader {
     File(Box<dyn BufRead + Send>),
-    /// What was read to see whether it is compressed, and the rest.
+    /// The bytes read to detect compression, and the rest.
     Stdin(BufReader<Chain<Cursor<Vec<u8>>, StandardInput>>),
 }
 
@@ -275,7 +275,7 @@ impl Reader {
         }
     }
 
-    /// What comes next, as much as can be read at once.
+    /// The next bytes, as many as one read gives.
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         match self {
             Self::File(reader) => reader.fill_buf(),
@@ -283,7 +283,7 @@ impl Reader {
         }
     }
 
-    /// Standard input, of which `head` has been read.
+    /// Standard input, after `head` has been read from it.
     fn stdin(head: Vec<u8>) -> BufReader<Chain<Cursor<Vec<u8>>, StandardInput>> {
         BufReader::with_capacity(STDIN_BUFFER, Cursor::new(head).chain(StandardInput))
     }
@@ -299,7 +299,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Whether the next line may have to be waited for.
+    /// Whether reading the next line may block.
     fn may_wait(&self) -> bool {
         matches!(self, Self::Stdin(reader) if !reader.buffer().contains(&b'\n'))
     }
@@ -316,7 +316,7 @@ impl Input {
         Ok(Self { reader, name, started: false, count: 0, failed: None, oddities, document, is_json_expected: false })
     }
 
-    /// The next lines, at most `most` and a few megabytes; empty at the end. From stdin, only those that have already
+    /// The next lines, at most `most` and a few megabytes; empty at the end. From stdin, only lines that have already
     /// arrived, but at least one: a program that writes a line and waits for its translation gets it.
     pub(crate) fn lines(&mut self, most: usize) -> Result<Vec<String>> {
         const MOST_BYTES: usize = 4 << 20;
@@ -360,7 +360,7 @@ impl Input {
         Ok(lines)
     }
 
-    /// Refuses what is no text.
+    /// Refuses input that is no text.
     fn look_at_beginning(&mut self) -> Result<()> {
         // An error comes again, with the number of its line.
         let Ok(head) = self.reader.fill_buf() else { return Ok(()) };
@@ -373,7 +373,7 @@ impl Input {
         Ok(())
     }
 
-    /// Whether the next line may have to be waited for: more of stdin has not arrived.
+    /// Whether reading the next line may block, because it has not arrived on stdin yet.
     pub(crate) fn may_wait(&self) -> bool {
         self.reader.may_wait()
     }
@@ -398,7 +398,7 @@ impl Input {
         Ok(())
     }
 
-    /// Warnings about lines that may be something else than was meant, as far as they have been read.
+    /// Warnings about suspicious lines among those read so far.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let document =
             self.document.iter().map(|what| format!("{}: {what}; each of its lines was taken as text", self.name));

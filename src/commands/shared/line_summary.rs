@@ -30,7 +30,7 @@ impl LineSummary {
     }
 
     /// Where they are: "line 4 of stdin", "2 of 9 lines (the first is line 4 of stdin)". `None` without any.
-    pub(crate) fn place(self, all: usize, file: &str) -> Option<String> {
+    pub(crate) fn location(self, all: usize, file: &str) -> Option<String> {
         let Self { first, count } = self;
         match count {
             0 => None,
@@ -48,13 +48,13 @@ mod tests {
     fn sentences_agree_with_the_count() {
         let mut some = LineSummary::default();
         let subject = |some: LineSummary, all| some.subject(all, "line", ["is", "are"]);
-        assert_eq!((subject(some, 9), some.place(9, "a.txt")), (None, None));
+        assert_eq!((subject(some, 9), some.location(9, "a.txt")), (None, None));
         some.add(4);
         assert_eq!(subject(some, 1).unwrap(), "the line is");
         assert_eq!(subject(some, 9).unwrap(), "1 of 9 lines (line 4) is");
-        assert_eq!(some.place(9, "a.txt").unwrap(), "line 4 of a.txt");
+        assert_eq!(some.location(9, "a.txt").unwrap(), "line 4 of a.txt");
         some.add(6);
         assert_eq!(subject(some, 9).unwrap(), "2 of 9 lines (the first is line 4) are");
-        assert_eq!(some.place(9, "a.txt").unwrap(), "2 of 9 lines (the first is line 4 of a.txt)");
+        assert_eq!(some.location(9, "a.txt").unwrap(), "2 of 9 lines (the first is line 4 of a.txt)");
     }
 }

@@ -1,4 +1,4 @@
-//! What several commands share.
+//! Code that several commands share.
 //!
 //! | | |
 //! |---|---|

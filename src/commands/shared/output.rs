@@ -24,7 +24,7 @@ pub(crate) struct Output {
     closed: bool,
     /// The regular file that is written from its beginning, if it is one.
     file: Option<File>,
-    /// Bytes written, and how many of them there were at the last flush.
+    /// Bytes written, and the number at the last flush.
     written: u64,
     flushed: u64,
 }
@@ -83,8 +83,7 @@ impl Output {
         if self.is_terminal { self.line(&in_one_line(&text)) } else { self.line(&text) }
     }
 
-    /// Lines that describe something, of which others may have chosen the names: never with what would command a
-    /// terminal.
+    /// Writes lines of a description. They may hold names that others have chosen, so harmful characters are escaped.
     pub(crate) fn description(&mut self, text: &str) -> Result<()> {
         self.line(&harmless(text))
     }
@@ -108,11 +107,11 @@ impl Output {
         Ok(())
     }
 
-    /// Takes back what was written since the last flush, if this is a regular file. Returns whether it was taken back;
-    /// then nothing more is written.
+    /// Removes the output since the last flush, if this is a regular file. Returns whether it did; then nothing more
+    /// may be written.
     pub(crate) fn cut_back(&mut self) -> bool {
         let Some(file) = &self.file else { return false };
-        // What is still in memory is not to be written behind the end.
+        // The buffer must not be written behind the end.
         drop(std::mem::replace(&mut self.writer, BufWriter::new(Box::new(io::sink()))).into_parts());
         file.set_len(self.flushed).is_ok()
     }
@@ -159,11 +158,11 @@ pub(crate) fn print_json(value: &Value) -> Result<()> {
     output.flush()
 }
 
-/// A file that is replaced when it is complete: until then, and after an error, an existing one stays. Anything but a
-/// regular file, such as a pipe or a device, is written directly.
+/// A file that replaces an existing one only when it is complete: until then, and after an error, the old one stays.
+/// Anything but a regular file, such as a pipe or a device, is written directly.
 pub(crate) struct Replacement {
     output: Output,
-    /// The file that is to be renamed, and its final name.
+    /// The file to rename, and its final name.
     staged: Option<(Staged, PathBuf)>,
 }
 
@@ -177,14 +176,14 @@ impl Replacement {
         }
         refuse_packing(path)?;
         let target = destination(path);
-        let staged = Folder::of(&target).and_then(|(folder, name)| folder.stage_shared(name));
+        let staged = Folder::containing(&target).and_then(|(folder, name)| folder.stage_shared(name));
         let staged = staged.map_err(|error| not_created(path, error))?;
         let same = staged.file().try_clone().map_err(|error| Error::io("write", path, error))?;
         let output = Output::new(same, path.display().to_string());
         Ok(Self { output, staged: Some((staged, target)) })
     }
 
-    /// What is written into.
+    /// The output to write into.
     pub(crate) fn output(&mut self) -> &mut Output {
         &mut self.output
     }
@@ -193,12 +192,12 @@ impl Replacement {
     pub(crate) fn finish(mut self) -> Result<()> {
         self.output.flush()?;
         let Some((staged, target)) = self.staged else { return Ok(()) };
-        let renamed = staged.file().sync_all().and_then(|()| staged.place());
+        let renamed = staged.file().sync_all().and_then(|()| staged.persist());
         renamed.map(drop).map_err(|error| Error::io("write", target, error))
     }
 }
 
-/// Where an output that the user named goes: if that is a link, to what it leads to, which need not exist yet.
+/// The target of an output that the user named. A link is followed, also to a file that does not exist yet.
 pub(crate) fn destination(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| match std::fs::read_link(path) {
         Ok(to) => file::folder_of(path).join(to),
@@ -206,10 +205,10 @@ pub(crate) fn destination(path: &Path) -> PathBuf {
     })
 }
 
-/// Refuses a file that could not be written, before any work that would then be for nothing.
+/// Refuses a file that cannot be written, before any work is done for it.
 ///
 /// # Errors
-/// It is a directory, or the name of a compressed file; or nothing can be written beside it.
+/// It is a directory, has the name of a compressed file, or its folder cannot be written to.
 pub(crate) fn refuse_unwritable(path: &Path) -> Result<()> {
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => Err(Error::io("write", path, io::ErrorKind::IsADirectory.into())),
@@ -221,7 +220,7 @@ pub(crate) fn refuse_unwritable(path: &Path) -> Result<()> {
 }
 
 /// Whether two outputs would be the same file; no path or `-` is standard output.
-pub(crate) fn is_same_place(a: Option<&Path>, b: Option<&Path>) -> bool {
+pub(crate) fn is_same_file(a: Option<&Path>, b: Option<&Path>) -> bool {
     let handle = |path: Option<&Path>| match path.filter(|path| *path != Path::new("-")) {
         Some(path) => regular_file(path),
         None => Handle::stdout().ok(),
@@ -230,10 +229,10 @@ pub(crate) fn is_same_place(a: Option<&Path>, b: Option<&Path>) -> bool {
         return a == b;
     }
     // A file that does not exist yet, or a pipe: compare its directory and name.
-    let place = |path: &Path| -> Option<PathBuf> {
+    let canonical = |path: &Path| -> Option<PathBuf> {
         Some(std::fs::canonicalize(file::folder_of(path)).ok()?.join(path.file_name()?))
     };
-    matches!((a.and_then(place), b.and_then(place)), (Some(a), Some(b)) if a == b)
+    matches!((a.and_then(canonical), b.and_then(canonical)), (Some(a), Some(b)) if a == b)
 }
 
 /// The error for a file that could not be created.
@@ -254,15 +253,15 @@ fn refuse_packing(path: &Path) -> Result<()> {
     Err(error.help(format!("name it without .{extension}, or pipe it through {program}")))
 }
 
-/// The regular file of this name, if there is one. Anything else is not opened: opening a pipe waits for its other end,
-/// and takes it away from whoever opens it next.
+/// The regular file of this name, if there is one. Nothing else is opened: opening a pipe waits for its other end, and
+/// disturbs the program that reads from it.
 fn regular_file(path: &Path) -> Option<Handle> {
     file::open_regular(path).and_then(Handle::from_file).ok()
 }
 
-/// Refuses an output that is also read: opening it would empty it, and a file to whose end the shell appends (`>>`)
-/// would never end. No `output`, or `-`, is stdout; `-` among `inputs` is stdin. Refuses one among the files of any run
-/// or model, too.
+/// Refuses an output that is also an input: opening it would empty it, and reading a file to which the shell appends
+/// (`>>`) would never end. No `output`, or `-`, is stdout; `-` among `inputs` is stdin. It also refuses a file of any
+/// run or model.
 pub(crate) fn refuse_inputs<'a>(output: Option<&Path>, inputs: impl IntoIterator<Item = &'a Path>) -> Result<()> {
     let output = output.filter(|path| *path != Path::new("-"));
     output.map_or(Ok(()), reserved::refuse)?;

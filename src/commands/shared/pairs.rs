@@ -12,7 +12,7 @@ pub(crate) struct Pair {
     pub target: String,
     /// Their lines in the two files, from 1.
     pub lines: [usize; 2],
-    /// What else its line has, if it is of an n-best list.
+    /// The other fields of its line, if it is from an n-best list.
     pub entry: Option<Entry>,
 }
 
@@ -24,12 +24,12 @@ pub(crate) struct Entry {
     pub fields: Vec<String>,
 }
 
-/// What separates the fields of an n-best list.
+/// The separator of fields in an n-best list.
 const FIELD: &str = " ||| ";
 
 impl Entry {
     /// The entry and the text of a line, if it is one, and whether the text has separators. A field may be empty.
-    fn of(line: &str) -> Option<(Self, String, bool)> {
+    fn parse(line: &str) -> Option<(Self, String, bool)> {
         // So that no space is missing at the end or between two separators.
         let line = format!("{} ", line.trim_end()).replace("||| |||", "|||  |||");
         let mut fields = line.split(FIELD);
@@ -45,8 +45,8 @@ impl Entry {
         self.fields.iter().flat_map(|field| field.split_whitespace()).any(is_it)
     }
 
-    /// The line with this text, and one more feature: at the end of its features, which are the first field with a name
-    /// such as `LogProb=` or, without any, the one after the text if that is empty; or as a field of its own.
+    /// The line with this text and one more feature. The feature goes to the end of the features: the first field with
+    /// a name such as `LogProb=`, else an empty field after the text, else a new field.
     pub(crate) fn with(&self, text: &str, name: &str, value: &str) -> String {
         let mut fields = self.fields.clone();
         let is_free = |fields: &[String]| fields.first().is_some_and(String::is_empty);
@@ -80,12 +80,12 @@ fn words_of_text(fields: &[String]) -> Option<usize> {
     Some(1 + before.iter().rposition(is_of_text).map_or(0, |last| last + 1))
 }
 
-/// What the targets are.
+/// The kind of targets.
 #[derive(Clone, Copy)]
 pub(crate) enum Targets<'a> {
     /// Lines, each the translation of the source line of the same number.
     Lines,
-    /// N-best lists, which get a feature of this name, if it is written.
+    /// N-best lists, which get a feature of this name if there is one.
     Lists(Option<&'a str>),
 }
 
@@ -102,7 +102,7 @@ pub(crate) struct Pairs<'a> {
     source: String,
 }
 
-/// Pairs that belong together, and what is wrong with the one after them, if that is why they end.
+/// Pairs of one window, and the error of the pair after them, if that ended the window.
 pub(crate) type Window = (Vec<Pair>, Option<Error>);
 
 impl<'a> Pairs<'a> {
@@ -123,14 +123,14 @@ impl<'a> Pairs<'a> {
 
     /// Warnings about the files, as far as they have been read.
     pub(crate) fn warnings(&self) -> Vec<String> {
-        let of_list = self.separated.place(self.lines[1], &shown_name(self.paths[1]).to_string_lossy());
-        let of_list = of_list.map(|place| {
-            format!("there is a ||| before the features in {place}: all before them was taken as the text")
+        let of_list = self.separated.location(self.lines[1], &shown_name(self.paths[1]).to_string_lossy());
+        let of_list = of_list.map(|location| {
+            format!("there is a ||| before the features in {location}: all before them was taken as the text")
         });
         self.inputs.iter().flat_map(Input::warnings).chain(of_list).collect()
     }
 
-    /// The next pairs, none at the end, and from stdin only those that have arrived, but at least one.
+    /// The next pairs; none at the end. From stdin, only pairs that have arrived, but at least one.
     ///
     /// # Errors
     /// The very next pair cannot be read.
@@ -172,7 +172,7 @@ impl<'a> Pairs<'a> {
         const HELP: &str = "the lines before it are done";
         let Some(line) = self.line(1)? else { return Ok(None) };
         let at = |error: Error, this: &Self| Err(error.at_line(shown_name(this.paths[1]), this.lines[1], 0));
-        let Some((entry, target, is_separated)) = Entry::of(&line) else {
+        let Some((entry, target, is_separated)) = Entry::parse(&line) else {
             let error =
                 Error::failure("this is not a line of an n-best list: `NUMBER ||| TEXT ||| …`, numbered from 0");
             return at(error.help(HELP), self);
@@ -292,12 +292,12 @@ mod tests {
             ("3 ||| a ||| ||| -3", "3 ||| a ||| Score= -1 ||| -3"),
             ("3 ||| a |||", "3 ||| a ||| Score= -1"),
         ] {
-            let (entry, text, _) = Entry::of(line).unwrap();
+            let (entry, text, _) = Entry::parse(line).unwrap();
             assert_eq!(entry.with(&text, "Score", "-1"), with);
         }
     }
 
-    /// As far as that can be told.
+    /// As far as the lines show.
     #[test]
     fn a_text_may_have_separators() {
         for (line, text) in [
@@ -312,7 +312,7 @@ mod tests {
             ("0 ||| a= 1 ||| F0= -1", "a= 1"),
             ("0 ||| |||  ||| -1", ""),
         ] {
-            let (_, found, is_separated) = Entry::of(line).unwrap();
+            let (_, found, is_separated) = Entry::parse(line).unwrap();
             assert_eq!((found.as_str(), is_separated), (text, text.contains("|||")), "{line}");
         }
     }

@@ -1,4 +1,4 @@
-//! Lines to translate, each with what is demanded of its translation.
+//! Lines to translate, each with the constraints on its translation.
 
 use std::path::Path;
 
@@ -36,9 +36,9 @@ enum Demanded<'a> {
 pub(crate) struct Window {
     /// As the model is given them.
     pub lines: Vec<String>,
-    /// What is demanded of each; empty if nothing is.
+    /// The constraints of each line; empty without any.
     pub constraints: Vec<Constraints>,
-    /// What is wrong with the line after them, if that is why they end.
+    /// The error of the line after them, if that ended the window.
     pub refused: Option<Error>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Window {
 pub(crate) struct Requests<'a> {
     lines: Lines,
     demanded: Demanded<'a>,
-    /// What is put in front of the texts of JSON lines; [`Lines`] does so with others.
+    /// The tag in front of the texts of JSON lines; [`Lines`] adds it to other lines.
     tag: Option<&'a str>,
 }
 
@@ -128,7 +128,7 @@ impl<'a> Requests<'a> {
                 Window { constraints: vec![constraints.clone(); lines.len()], lines, refused: None }
             }
             Demanded::PrefixFile(input, path) => with_prefixes(lines, input, (*path, name, first))?,
-            Demanded::Json => of_json(lines, self.tag, (name, first)),
+            Demanded::Json => parse_json(lines, self.tag, (name, first)),
         };
         let faulty = |of_line: (&String, &Constraints)| translator.fault(of_line.0, of_line.1, options);
         let found = match &self.demanded {
@@ -163,7 +163,7 @@ impl Window {
 }
 
 /// Lines with their prefixes. `path` is the file of prefixes, `name` that of the lines, `first` the number of the first
-/// of them.
+/// line.
 fn with_prefixes(lines: Vec<String>, input: &mut Input, (path, name, first): (&Path, &Path, usize)) -> Result<Window> {
     let uneven = |short: &Path, long: &Path, count: usize| {
         let what = format!("{} ends after line {count}, but {} goes on", short.display(), long.display());
@@ -193,9 +193,9 @@ fn with_prefixes(lines: Vec<String>, input: &mut Input, (path, name, first): (&P
     Ok(window)
 }
 
-/// The texts of JSON lines, with the tag in front, and what is demanded of their translations. `first` is the number of
-/// the first line of the file `name`.
-fn of_json(lines: Vec<String>, tag: Option<&str>, (name, first): (&Path, usize)) -> Window {
+/// The texts of JSON lines, with the tag in front, and the constraints on their translations. `first` is the number of
+/// the first line, which is from the file `name`.
+fn parse_json(lines: Vec<String>, tag: Option<&str>, (name, first): (&Path, usize)) -> Window {
     const HELP: &str =
         r#"each line is an object: {"text": "…"}, and if wanted "must": ["…"], "avoid": ["…"], "prefix": "…""#;
     let (mut texts, mut constraints, mut wrong) = (Vec::new(), Vec::new(), None);

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::model_dir::names::is_own;
 use crate::train::log::LOG_FILE;
 
-/// Refuses an output, file or directory, in the place of what a run or model has or will have.
+/// Refuses an output, file or directory, with a path that belongs to a run or model.
 pub(crate) fn refuse(output: &Path) -> Result<()> {
     let whole = whole(&destination(output));
     if !whole.ancestors().any(|path| checkpoint::run_and_step(path).is_some() || is_of_ours(path)) {
@@ -21,7 +21,7 @@ pub(crate) fn refuse(output: &Path) -> Result<()> {
         .help("write to another file: in the directory of a run or model, names that it does not use itself are free"))
 }
 
-/// As [`refuse`], of a directory that is to be made; refuses one that exists, too.
+/// Like [`refuse`], for a new directory; also refuses an existing one.
 pub(crate) fn refuse_taken(directory: &Path) -> Result<()> {
     checkpoint::refuse_existing(directory)?;
     refuse(directory)
@@ -37,13 +37,13 @@ pub(crate) fn whole(path: &Path) -> PathBuf {
     })
 }
 
-/// Whether a path is that of something which the run or model around it has for itself.
+/// Whether the run or model around a path uses that path itself.
 fn is_of_ours(path: &Path) -> bool {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { return false };
     is_reserved(name) && is_run_or_model(directory)
 }
 
-/// Names that begin with a dot are those of files which are being written.
+/// Names that begin with a dot belong to unfinished files.
 fn is_reserved(name: &OsStr) -> bool {
     is_own(name) || name.to_string_lossy().starts_with('.')
 }

@@ -1,5 +1,4 @@
-//! Signals: those that ask training to stop, which then saves; and those that end any other command, which then says
-//! how far it has come.
+//! Signals: during training they make it save and stop; any other command ends, and reports how far it has come.
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -19,9 +18,9 @@ const SAME_WISH: Duration = Duration::from_millis(500);
 /// Set if this is the first process of a container: whether signals end it, as long as nothing listens for them.
 static ENDS: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// Set by the signal itself once one arrives that [`at_the_end`] has been asked to tell of.
+/// Set by the signal handler when a signal for [`at_the_end`] arrives.
 static ARRIVED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
-/// How long to wait at the end for what is told of a signal; more than that takes.
+/// How long to wait at the end for the message about a signal; more than enough.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// Makes signals end the first process of a container, which they do not do by default.
@@ -46,9 +45,9 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Starts listening; says `first` at the first signal and `second` at one that ends the process. A SIGHUP that is
-    /// ignored, as under `nohup`, stays so; a SIGINT that is ignored, as in the background of a script, does not:
-    /// whoever sends it means it.
+    /// Starts listening. Prints `first` at the first signal, and `second` at one that ends the process. A SIGHUP that
+    /// is ignored, as under `nohup`, stays ignored. A SIGINT that is ignored, as in the background of a script, is
+    /// handled: nobody sends it by accident.
     pub(crate) fn register([first_says, second_says]: [&'static str; 2]) -> Result<Self> {
         let failed = |error: std::io::Error| Error::failure(format!("cannot listen for signals: {error}"));
         if let Some(ends) = ENDS.get() {
@@ -107,9 +106,9 @@ impl Stop for Signals {
     }
 }
 
-/// Calls `tell` with whether it is another one than SIGINT when SIGINT, SIGTERM, SIGHUP, SIGUSR1 or SIGXCPU arrives, on
-/// a thread of its own, and then ends the process.
-/// A signal that is ignored, as SIGINT is in the background of a script, stays so.
+/// On SIGINT, SIGTERM, SIGHUP, SIGUSR1 or SIGXCPU, calls `tell` on a thread of its own, and then ends the process. The
+/// argument of `tell` is false for SIGINT, true for the others. A signal that is ignored, as SIGINT in the background
+/// of a script, stays ignored.
 ///
 /// The command may be over at the same time, as when Ctrl-C also ends who writes its input: see [`await_the_end`].
 pub(crate) fn at_the_end(tell: impl FnOnce(bool) + Send + 'static) -> Result<()> {
@@ -139,8 +138,8 @@ fn start(listen: impl FnOnce() + Send + 'static) -> Result<()> {
     thread.map(drop).map_err(|error| Error::thread("listens for signals", error))
 }
 
-/// If a signal has arrived that [`at_the_end`] tells of, waits until that ends the process. To be called when a command
-/// is over, before anything is said of how it went.
+/// If a signal for [`at_the_end`] has arrived, waits until that ends the process. Call it after a command, before
+/// reporting its result.
 pub(crate) fn await_the_end() {
     let since = Instant::now();
     while ARRIVED.get().is_some_and(|arrived| arrived.load(Ordering::Relaxed)) && since.elapsed() < LAST_WORDS {
@@ -148,9 +147,9 @@ pub(crate) fn await_the_end() {
     }
 }
 
-/// Ends the process as this signal asks, at once. On a terminal, Ctrl-C ends it by the signal itself: a shell then also
-/// ends the loop that it is part of, which it would go on with after an exit code. Elsewhere, whoever waits for the
-/// process gets the code.
+/// Ends the process at once, as this signal asks. On a terminal, Ctrl-C ends it by the signal itself, so that a shell
+/// also ends a loop around the command; after an exit code the loop would go on. Elsewhere, the parent process gets the
+/// exit code.
 pub(crate) fn end_by(signal: i32) -> ! {
     if signal == SIGINT && is_on_a_terminal() {
         let _ = signal_hook::low_level::emulate_default_handler(signal);
@@ -158,7 +157,7 @@ pub(crate) fn end_by(signal: i32) -> ! {
     signal_hook::low_level::exit(exit_code(signal))
 }
 
-/// Whether Ctrl-C is to end the process by the signal. The first process of a container is not ended by signals.
+/// Whether Ctrl-C should end the process by the signal. Signals do not end the first process of a container.
 fn is_on_a_terminal() -> bool {
     std::io::stderr().is_terminal() && std::process::id() != 1
 }
@@ -176,7 +175,7 @@ fn exit_code(signal: i32) -> i32 {
     128 + if signal == SIGINT { SIGINT } else { SIGTERM }
 }
 
-/// Whether a signal only says that the end is near. SIGXCPU comes every second.
+/// Whether a signal only announces the end. SIGXCPU comes every second.
 fn is_announcement(signal: i32) -> bool {
     [SIGUSR1, SIGXCPU].contains(&signal)
 }

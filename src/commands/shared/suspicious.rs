@@ -12,10 +12,13 @@ const MANY_UNLISTED: usize = 25;
 const ENOUGH: usize = 50;
 
 /// A warning about the unknown tokens among all of a side, if they are many.
-pub(crate) fn of_unknown(side: &str, unknown: usize, all: usize) -> Option<String> {
+pub(crate) fn unknown_warning(side: &str, unknown: usize, all: usize) -> Option<String> {
     let share = 100 * unknown / all.max(1);
     (share >= MANY_UNKNOWN).then(|| {
-        format!("{share} % of the {side} tokens are unknown to the model: it may have been trained on text that was split in another way")
+        format!(
+            "{share} % of the {side} tokens are unknown to the model: it may have been trained on text that was \
+             split in another way"
+        )
     })
 }
 
@@ -92,8 +95,7 @@ impl SuspiciousLines {
         }
     }
 
-    /// Takes note that the line counted last was longer than those the model was trained on, and yet translated in one
-    /// part.
+    /// Counts the last line as longer than the training lines, although it was translated in one part.
     pub(crate) fn count_whole(&mut self) {
         self.whole.add(self.lines);
     }
@@ -135,20 +137,20 @@ impl SuspiciousLines {
             translations(self.tagged, ["contains", "contain"]).map(|contain| {
                 format!("{contain} a tag of the vocabulary: where such a line is a source again, it is read as one")
             }),
-            of_unknown("source", self.unknown, self.tokens),
-            self.of_shortlist(),
+            unknown_warning("source", self.unknown, self.tokens),
+            self.shortlist_warning(),
         ]
         .into_iter()
         .flatten()
         .collect()
     }
     /// A warning, if the shortlist lacks many of the sources' tokens: one made from such text has nearly all.
-    fn of_shortlist(&self) -> Option<String> {
+    fn shortlist_warning(&self) -> Option<String> {
         let share = 100 * self.unlisted / self.tokens.max(1);
         (share >= MANY_UNLISTED && self.tokens >= ENOUGH).then(|| {
             format!(
-                "the shortlist has no translations of {share} % of the source tokens: it seems to be of another direction or other \
-                 text (mt shortlist)"
+                "the shortlist has no translations of {share} % of the source tokens: it seems to be of another \
+                 direction or other text (mt shortlist)"
             )
         })
     }

@@ -10,11 +10,11 @@ use crate::error::{Error, Result};
 /// Whether a model without tags would read a `--tag` as text, word by word.
 pub(crate) fn is_read_as_text(tag: &str, tokenizer: &Tokenizer) -> bool {
     let is_piece = |word: &str| tokenizer.pieces(word).iter().any(|piece| piece == word);
-    // A piece that another program was told of is a tag, too.
+    // A piece that another program treats as a tag is a tag, too.
     tokenizer.language_tags().is_empty() && unknown_word(tag, tokenizer).is_some_and(|word| !is_piece(word))
 }
 
-/// Refuses a `--tag` that the model does not know. A model without tags reads it as text, word by word, of which this
+/// Refuses a `--tag` that the model does not know. A model without tags would read it as text, word by word; then this
 /// warns.
 pub(crate) fn check_flag(tag: Option<&str>, tokenizer: &Tokenizer) -> Result<()> {
     let Some(word) = tag.and_then(|tag| unknown_word(tag, tokenizer)) else { return Ok(()) };
@@ -31,10 +31,10 @@ pub(crate) fn check_flag(tag: Option<&str>, tokenizer: &Tokenizer) -> Result<()>
     Err(error.help(format!("it knows {}", listed(&known))))
 }
 
-/// Lines without a tag, with one that the model does not know, or with one of their own behind that of `--tag`.
+/// Counts lines without a tag, with an unknown tag, or with a tag of their own behind that of `--tag`.
 pub(crate) struct Tags<'t> {
     tokenizer: &'t Tokenizer,
-    /// What `--tag` has put in front of each line, with the space behind it; empty without it.
+    /// The tag that `--tag` puts in front of each line, with the space behind it; empty without `--tag`.
     added: String,
     known: Vec<&'t str>,
     lines: usize,

@@ -24,8 +24,8 @@ use crate::run::{compare, directory, restore, resume};
 use crate::train::memory;
 
 /// Prints the resolved configuration, parameters, corpus statistics, batches per epoch and estimated memory. `saved`
-/// are the configuration and the tokenizers of the run that would be continued, whose text is compared; any other
-/// existing run is replaced if `--overwrite` says so.
+/// holds the configuration and the tokenizers of the run to continue, and its text is compared. With `--overwrite`, any
+/// other existing run would be replaced.
 pub(super) fn print(
     run: &Path,
     config: &Config,
@@ -66,7 +66,8 @@ pub(super) fn print(
                 "pairs": data.corpus.len(), "source_tokens": source_tokens, "target_tokens": target_tokens,
                 "dropped": data.report.dropped,
             },
-            "vocabulary": { "source": data.tokenizers.source.vocab_size(), "target": data.tokenizers.target.vocab_size() },
+            "vocabulary": { "source": data.tokenizers.source.vocab_size(),
+            "target": data.tokenizers.target.vocab_size() },
             "batches_per_epoch": batches, "updates_per_epoch": updates, "memory_bytes": plan.memory_bytes,
         });
         output.json(&json)?;
@@ -108,7 +109,7 @@ pub(super) fn print(
     output.flush()
 }
 
-/// Text that others may have written as a comment of the configuration: no line of it is a key.
+/// Foreign text as a comment of the configuration, so that no line of it is a key.
 fn comment(text: impl Display) -> String {
     format!("# {}", harmless(&text.to_string()).replace('\n', "\n# "))
 }

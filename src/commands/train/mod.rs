@@ -75,7 +75,7 @@ fn report_over(ended: Ended, run: &Path, config: &Config, args: &TrainArgs, comm
     if !common.json {
         return Ok(());
     }
-    // Why a run ended otherwise, its log does not say.
+    // The log does not record other reasons for the end of a run.
     let is_reached = update.is_some_and(|update| (1..=update).contains(&config.train.max_updates));
     let why = if is_reached { UPDATES_REACHED } else { "the run had ended before" };
     let mut result = json!({ "run_dir": run.to_string_lossy(), "update": update, "ended": why });

@@ -1,4 +1,4 @@
-//! What follows from other keys when the configuration of a run is changed.
+//! Computed values when the configuration of a run is changed.
 
 use super::super::*;
 use super::{Folder, loaded};
@@ -10,7 +10,7 @@ fn changed(run: &Config, sets: &[&str]) -> Config {
     Folder::new(&[("config.toml", &to_toml(run))]).load(&["config.toml"], sets).unwrap()
 }
 
-/// Every change gives what it gives with the user's own file.
+/// Every change has the same effect as on the user's own file.
 #[test]
 fn what_was_not_stated_follows_the_keys_that_it_depends_on() {
     let own = "[tokenizer]\nvocab_size = 500\n[model]\ndropout = 0.3\n";
@@ -42,7 +42,7 @@ fn what_was_not_stated_follows_the_keys_that_it_depends_on() {
 
 #[test]
 fn what_is_stated_stays() {
-    // With other values than those that follow.
+    // With values other than the computed ones.
     let stated =
         "[tokenizer]\njoint = true\n[model]\nfinal_norm = true\nd_k = 32\ntie = \"none\"\nembedding_dropout = 0\n";
     let model = changed(
@@ -105,13 +105,13 @@ fn a_model_that_training_began_with_changes_nothing_later() {
 /// A run goes on where its text has been moved.
 #[test]
 fn text_follows_its_root() {
-    let text = "[data]\nroot = \"/old\"\ntrain = [{ source = \"a.en\", target = \"b/../a.de\" }, { tsv = \"a.tsv\", source = 1, \
-                target = 2 }]\nvalid = { source = \"/else/v.en\", target = \"v.de\" }\ntest = { hub = \"a/b\", split = \"c\", \
-                source = \"en\", target = \"de\" }\n";
+    let text = "[data]\nroot = \"/old\"\ntrain = [{ source = \"a.en\", target = \"b/../a.de\" }, { tsv = \"a.tsv\", \
+                source = 1, target = 2 }]\nvalid = { source = \"/else/v.en\", target = \"v.de\" }\n\
+                test = { hub = \"a/b\", split = \"c\", source = \"en\", target = \"de\" }\n";
     let run = loaded(text, &[]);
     assert_eq!(changed(&run, &["data.root=/old"]), run);
     assert_eq!(changed(&run, &["data.root=/new"]).data, loaded(text, &["data.root=/new"]).data);
-    // What is stated beside the new root is text of its own.
+    // A path that is stated beside the new root does not follow it.
     let sets = ["data.root=/new", "data.valid.target=/old/w.de", "data.train=[{ source = '/old/x', target = 'y' }]"];
     let data = changed(&run, &sets).data;
     assert_eq!(data.valid, Some(CorpusLocation::files("/else/v.en", "/old/w.de").into()));

@@ -21,7 +21,7 @@ fn an_empty_corpus_is_not_passed_over() {
     assert_mentions(&problems[0], &["`data.test` is empty", "--> b.toml:1:1", "give it `source` and `target`"]);
     let says = ["`data.valid` is empty", "--> --set data.valid={}", "or leave it out; `valid.every = 0`"];
     assert_mentions(&problems[1], &says);
-    // Without one below, its keys are missing, unless they are stated above.
+    // Without a corpus below, its keys are missing unless the layer above states them.
     let problems = folder.problems(&["none.toml"], &["data.valid={}"]).concat();
     assert_mentions(&problems, &["`data.valid.source` is missing", "`data.valid.target` is missing"]);
     folder.load(&["b.toml"], &["data.test.source=c", "data.test.target=d"]).unwrap();
@@ -31,7 +31,8 @@ fn an_empty_corpus_is_not_passed_over() {
 fn a_data_set_of_the_hub_names_columns_not_files() {
     let hub = "hub = \"wmt/wmt14\", config = \"de-en\", source = \"en\", target = \"de\"";
     let text = format!(
-        "[data]\nroot = \"x\"\ntrain = [{{ {hub}, split = \"train\", weight = 2.0 }}, {{ source = \"a\", target = \"b\" }}]\n\
+        "[data]\nroot = \"x\"\ntrain = [{{ {hub}, split = \"train\", weight = 2.0 }}, {{ source = \"a\", target = \
+         \"b\" }}]\n\
          valid = {{ {hub}, split = \"validation\", revision = \"v1.0\" }}\n"
     );
     let config = loaded(&text, &[]);
@@ -57,7 +58,8 @@ fn a_data_set_of_the_hub_names_columns_not_files() {
 
 #[test]
 fn a_file_of_columns_is_named_with_their_numbers() {
-    let text = "[data]\nroot = \"x\"\ntrain = [{ tsv = \"a.tsv.gz\", source = 2, target = 1, weight = 0.5, weights = \"w.gz\" }]\n\
+    let text = "[data]\nroot = \"x\"\ntrain = [{ tsv = \"a.tsv.gz\", source = 2, target = 1, weight = 0.5, weights = \
+                \"w.gz\" }]\n\
                 valid = { tsv = \"v.tsv\", source = 1, target = 3 }\n";
     let config = loaded(text, &[]);
     let CorpusLocation::Tsv { file, columns } = &config.data.train[0].location else {
@@ -73,15 +75,15 @@ fn a_file_of_columns_is_named_with_their_numbers() {
 
 #[test]
 fn a_tag_is_one_of_the_vocabulary_s() {
-    let text = "[data]\ntrain = [{ source = \"a\", target = \"b\", tag = \"<2de> <f>\" }]\nvalid = { source = \"a\", target = \
-                \"b\", tag = \"<2de>\" }\n";
+    let text = "[data]\ntrain = [{ source = \"a\", target = \"b\", tag = \"<2de> <f>\" }]\n\
+                valid = { source = \"a\", target = \"b\", tag = \"<2de>\" }\n";
     let all = format!("{text}[tokenizer]\ntags = [\"<2de>\"]\nsymbols = [\"<f>\"]\n");
     let config = loaded(&all, &[]);
     assert_eq!(config.data.train[0].tag.as_deref(), Some("<2de> <f>"));
     assert_eq!(config.data.valid.as_ref().unwrap().tag.as_deref(), Some("<2de>"));
     let folder = Folder::new(&[("resolved.toml", &to_toml(&config))]);
     assert_eq!(folder.load(&["resolved.toml"], &[]).unwrap(), config);
-    // The tag is not that of another corpus.
+    // Another corpus does not get the tag.
     let other = folder.load(&["resolved.toml"], &["data.valid={ source = \"c\", target = \"d\" }"]).unwrap();
     assert_eq!(other.data.valid.unwrap().tag, None);
     let same = folder.load(&["resolved.toml"], &["data.valid.source=c"]).unwrap();
@@ -97,7 +99,7 @@ fn a_tag_is_one_of_the_vocabulary_s() {
     ];
     assert_mentions(&problems[0], &says);
     assert_mentions(&problems[1], &["`data.valid.tag`: <2de>", "--> a.toml:3:"]);
-    // What a vocabulary that is not learnt has is not known yet.
+    // The contents of a given vocabulary are not known yet.
     loaded(text, &["tokenizer.path=spm.model"]);
 }
 
@@ -127,11 +129,12 @@ fn another_corpus_replaces_the_one_below() {
 
 #[test]
 fn keys_of_a_data_set_go_together() {
-    let text = "[data]\ntrain = [\n  { hub = \"wmt/../x\", source = \"en\", target = \"de\" },\n  { source = \"a\", target = \
-                \"b\", split = \"train\" },\n]\nvalid = { hub = \"a/b\", split = \"\", target = \"de\" }\ntest = { hub = \
-                \"a/b\", split = \"test\", revison = \"x\", revision = \"../..\", source = \"en\", target = \"de\" }\n";
+    let text = "[data]\ntrain = [\n  { hub = \"wmt/../x\", source = \"en\", target = \"de\" },\n  { source = \"a\", \
+                target = \"b\", split = \"train\" },\n]\nvalid = { hub = \"a/b\", split = \"\", target = \"de\" }\n\
+                test = { hub = \"a/b\", split = \"test\", revison = \"x\", revision = \"../..\", source = \"en\", \
+                target = \"de\" }\n";
     let problems = Folder::new(&[("a.toml", text)]).problems(&["a.toml"], &[]);
-    for (place, parts) in [
+    for (location, parts) in [
         ("a.toml:3:11", &["`data.train[0].hub` cannot be \"wmt/../x\"", "ORG/NAME"][..]),
         ("a.toml:3:3", &["`data.train[0].split` is missing"]),
         ("a.toml:4:41", &["`data.train[1].split` is about a data set", "add hub ="]),
@@ -140,15 +143,15 @@ fn keys_of_a_data_set_go_together() {
         ("a.toml:7:39", &["unknown key `revison` in [data.test]", "did you mean `revision`?"]),
         ("a.toml:7:65", &["`data.test.revision` cannot be \"../..\"", "a branch, a tag or a commit"]),
     ] {
-        let found = problems.iter().find(|problem| problem.lines().any(|line| line == format!("  --> {place}")));
-        assert_mentions(found.unwrap_or_else(|| panic!("none at {place} in {problems:#?}")), parts);
+        let found = problems.iter().find(|problem| problem.lines().any(|line| line == format!("  --> {location}")));
+        assert_mentions(found.unwrap_or_else(|| panic!("none at {location} in {problems:#?}")), parts);
     }
     assert_eq!(problems.len(), 7, "{problems:#?}");
 }
 
 /// As addresses have it, and as other programs do.
 #[test]
-fn a_data_set_that_is_named_otherwise_is_told_from_a_file() {
+fn a_data_set_with_another_name_is_no_file() {
     let folder = Folder::new(&[("a.toml", "")]);
     for (set, says) in [
         (
@@ -160,7 +163,8 @@ fn a_data_set_that_is_named_otherwise_is_told_from_a_file() {
             &["write hub = \"wmt/wmt14\""],
         ),
         (
-            "data.valid={ hub = 'https://huggingface.co/datasets/wmt/wmt14/tree/v1', split = 'a', source = 'b', target = 'c' }",
+            "data.valid={ hub = 'https://huggingface.co/datasets/wmt/wmt14/tree/v1', split = 'a', source = 'b', target \
+             = 'c' }",
             &["`data.valid.hub` cannot be", "write hub = \"wmt/wmt14\", revision = \"v1\""],
         ),
         (
@@ -198,19 +202,20 @@ fn all_corpora_are_looked_at() {
 
 #[test]
 fn columns_go_with_a_file_of_columns() {
-    let text = "[data]\ntrain = [\n  { tsv = \"a.tsv\", source = \"en\", target = 2 },\n  { source = 1, target = \"b\" },\n]\n\
+    let text = "[data]\ntrain = [\n  { tsv = \"a.tsv\", source = \"en\", target = 2 },\n  { source = 1, target = \"b\" \
+                },\n]\n\
                 valid = { hub = \"a/b\", split = \"c\", tsv = \"d\", source = 1, target = 2 }\n\
                 test = { tsv = 3, source = 0, target = 2 }\n";
     let problems = Folder::new(&[("a.toml", text)]).problems(&["a.toml"], &[]);
-    for (place, parts) in [
+    for (location, parts) in [
         ("a.toml:3:29", &["`data.train[0].source` is the number of a column of `tsv`", "\"en\"", "count from 1"][..]),
         ("a.toml:4:14", &["`data.train[1].source` is the number of a column, but no `tsv`", "tsv = "]),
         ("a.toml:6:17", &["both a data set of the hub and a file", "leave one of them out"]),
         ("a.toml:7:16", &["`data.test.tsv` must be a path in quotes"]),
         ("a.toml:7:28", &["`data.test.source` must be the number of a column, from 1", "0"]),
     ] {
-        let found = problems.iter().find(|problem| problem.lines().any(|line| line == format!("  --> {place}")));
-        assert_mentions(found.unwrap_or_else(|| panic!("none at {place} in {problems:#?}")), parts);
+        let found = problems.iter().find(|problem| problem.lines().any(|line| line == format!("  --> {location}")));
+        assert_mentions(found.unwrap_or_else(|| panic!("none at {location} in {problems:#?}")), parts);
     }
     assert_eq!(problems.len(), 5, "{problems:#?}");
 }
@@ -244,7 +249,7 @@ fn a_column_may_be_set_by_its_number() {
         "[data]\nvalid = { tsv = \"/v.tsv\", source = 1, target = 2 }\ntest = { source = \"a\", target = \"b\" }\n";
     let config = loaded(text, &["data.valid.source=3"]);
     assert_eq!(valid(&config), "tsv = \"/v.tsv\", source = 3, target = 2");
-    // What is no number is text, and what is in quotes too.
+    // A value that is no number is text, and so is a quoted one.
     let config = loaded(text, &["data.test.source=3.en", "data.test.target=\"4\""]);
     let sides = config.data.test.unwrap().location.sides();
     assert!(sides[0].ends_with("3.en") && sides[1].ends_with("4"), "{sides:?}");

@@ -1,4 +1,4 @@
-//! What messages take a mistake for: other toolkits' keys, slips of the pen, TOML that is none.
+//! The hints of messages: other toolkits' keys, slips of the pen, invalid TOML.
 
 use super::{Folder, assert_mentions, problem};
 

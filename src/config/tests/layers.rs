@@ -88,7 +88,7 @@ fn another_kind_replaces_the_table_and_the_same_kind_does_not() {
     assert!(matches!(total, ScheduleConfig::Cosine(Decay { total: 5000, .. })));
 }
 
-/// Of what does not go together, either may be stated first.
+/// Conflicting keys may be stated in any order.
 #[test]
 fn the_order_of_sets_does_not_decide_what_goes_together() {
     let folder = Folder::new(&[("a.toml", "[tokenizer]\nvocab_size = 400\n")]);
@@ -102,7 +102,7 @@ fn the_order_of_sets_does_not_decide_what_goes_together() {
             assert_mentions(&problems.concat(), &[&what, &format!("--> --set tokenizer.{set}")]);
         }
     }
-    // What a file below states is covered.
+    // A file below is covered.
     let config = folder.load(&["a.toml"], &["tokenizer.path=/a.json"]).unwrap();
     assert!(config.tokenizer.path.is_some());
 }
@@ -199,17 +199,18 @@ fn computed_defaults_follow_what_is_stated() {
     assert_eq!((model.d_k, model.d_v, model.key_width()), (10, 64, 80));
     for preset in Preset::NAMES {
         let model = loaded(&format!("[model]\npreset = \"{preset}\"\n"), &[]).model;
-        assert_eq!(model, ModelConfig::of_preset(model.preset.unwrap()), "{preset}");
+        assert_eq!(model, ModelConfig::from_preset(model.preset.unwrap()), "{preset}");
     }
 }
 
 #[test]
 fn a_dump_loads_as_the_same_configuration() {
     let odd = "[data]\nroot = \"spa ce/\\\"q\\\"\\\\n\"\nmax_ratio = 1.5\n\
-        train = [{ source = \"a\", target = \"b\", weight = 0.1 }, { source = \"c\", target = \"d\" }]\n\
-        valid = { source = \"ü\", target = \"f\" }\n[tokenizer]\njoint = false\n[model]\npreset = \"transformer-tiny\"\n\
-        norm_eps = 1e-12\n[train]\nseed = 9223372036854775807\nclip_norm = 1e22\n\
-        [train.schedule]\nkind = \"linear\"\nlearning_rate = 3.3e-4\n";
+               train = [{ source = \"a\", target = \"b\", weight = 0.1 }, { source = \"c\", target = \"d\" }]\n\
+               valid = { source = \"ü\", target = \"f\" }\n[tokenizer]\njoint = false\n[model]\n\
+               preset = \"transformer-tiny\"\n\
+               norm_eps = 1e-12\n[train]\nseed = 9223372036854775807\nclip_norm = 1e22\n\
+               [train.schedule]\nkind = \"linear\"\nlearning_rate = 3.3e-4\n";
     let folder = Folder::new(&[("odd.toml", odd), ("empty.toml", "")]);
     for name in ["odd.toml", "empty.toml"] {
         let config = folder.load(&[name], &[]).unwrap();
@@ -260,7 +261,7 @@ fn a_model_that_training_begins_with_gives_what_is_not_stated() {
     assert_eq!((config.train.average_last, config.data.test), (0, None));
     let checkpoint = folder.path("run/checkpoints/step-00000004");
     assert_eq!(load(&[&format!("train.init={}", checkpoint.display())]).model, run.model);
-    // What is stated holds, and what follows from it.
+    // Stated values stay, and others follow from them.
     let model = load(&["model.dropout=0.3"]).model;
     assert_eq!((model.dropout, model.embedding_dropout, model.d_model), (0.3, 0.3, 128));
     let model = load(&["model.preset=transformer-small"]).model;

@@ -29,7 +29,7 @@ fn values_of_other_toolkits_lead_to_ours() {
 }
 
 #[test]
-fn of_a_long_key_the_beginning_is_shown() {
+fn only_the_beginning_of_a_long_key_is_shown() {
     let key = "k".repeat(5000);
     for text in [format!("[model]\n{key} = 3\n"), format!("[{key}]\na = 3\n"), format!("{key} = 3\n")] {
         let error = problem(&text).to_string();
@@ -91,8 +91,8 @@ fn every_wrong_text_of_a_list_is_reported() {
         ("a.toml:4:22", "`train.freeze[1]` must be text in quotes, not empty"),
     ];
     assert_eq!(problems.len(), expected.len(), "{problems:#?}");
-    for (problem, (place, what)) in problems.iter().zip(expected) {
-        assert_mentions(problem, &[&format!("--> {place}"), what]);
+    for (problem, (location, what)) in problems.iter().zip(expected) {
+        assert_mentions(problem, &[&format!("--> {location}"), what]);
     }
 }
 
@@ -109,8 +109,8 @@ fn a_learning_rate_that_a_float32_cannot_hold_is_refused() {
         ("cosine", format!("{rate}end = 1e40\n"), 4, "end"),
         ("plateau", format!("{rate}min = 1e40\n"), 4, "min"),
     ] {
-        let place = format!("--> a.toml:{line}:");
-        assert_mentions(&with(kind, &keys), &[&place, &format!("`train.schedule.{key}` must be"), "at most 1e38"]);
+        let location = format!("--> a.toml:{line}:");
+        assert_mentions(&with(kind, &keys), &[&location, &format!("`train.schedule.{key}` must be"), "at most 1e38"]);
     }
     let text = problem("[train.optimizer]\nweight_decay = 1e40\n");
     assert_mentions(&text, &["a.toml:2:16", "`train.optimizer.weight_decay` must be 0, or at least 1e-38"]);
@@ -262,8 +262,8 @@ fn all_problems_of_all_files_come_at_once_in_order() {
         ("--set noequals", "has no `=`"),
     ];
     assert_eq!(problems.len(), expected.len(), "{problems:#?}");
-    for (problem, (place, what)) in problems.iter().zip(expected) {
-        assert_mentions(problem, &[&format!("--> {place}"), what]);
+    for (problem, (location, what)) in problems.iter().zip(expected) {
+        assert_mentions(problem, &[&format!("--> {location}"), what]);
     }
 }
 
@@ -286,7 +286,7 @@ fn syntax_errors_have_a_place_and_do_not_hide_other_files() {
     assert_eq!(problems.len(), 3, "{problems:#?}");
     assert_mentions(&problems[0], &["bad.toml:2:", "not valid TOML"]);
     assert_mentions(&problems[1], &["twice.toml:3:1", "duplicate key `heads`"]);
-    // The file that could not be read may state the schedule's kind: nothing is reported about `learning_rate`.
+    // The unreadable file may state the schedule's kind, so there is no report about `learning_rate`.
     assert_mentions(&problems[2], &["other.toml:2:1", "`haeds`"]);
     // The parser finds seven errors, most of which follow from others.
     let lines = folder.problems(&["lines.toml"], &[]);
@@ -350,7 +350,7 @@ fn a_configuration_that_the_user_names_is_blamed() {
     let init_of = |folder: &Folder| format!("train.init={}", folder.path("run").display());
     let text = folder.problems(&["run/config.toml"], &[&init_of(&folder), "model.positions=rotary"]).concat();
     assert_mentions(&text, &["--> run/config.toml:", "set `sinusoid` to \"interleaved\" or \"halves\""]);
-    // A tie that nothing else explains was meant.
+    // A tie that no other key explains is intended.
     let text = folder.problems(&["run/config.toml"], &["tokenizer.joint=false", "model.tie=all"]).concat();
     assert_mentions(&text, &["--> --set model.tie=all", "set `tie = \"decoder\"`, or `joint = true`"]);
     // One that only follows from the vocabulary is the model's.
@@ -371,7 +371,7 @@ fn training_needs_corpora() {
     with(&[train, "valid.every=0"]).unwrap();
     with(&[train, "data.valid={source='a', target='b'}"]).unwrap();
 
-    // What is stated is reported where it is; for other purposes, a corpus is not needed.
+    // Stated corpora are reported at their locations; other commands need no corpus.
     let folder = Folder::new(&[("a.toml", "[data]\ntrain = []\n[valid]\nevery = 5\n")]);
     folder.load(&["a.toml"], &[]).unwrap();
     let text = load_for_training(&[folder.path("a.toml")], &[]).unwrap_err().to_string();
@@ -379,7 +379,7 @@ fn training_needs_corpora() {
     assert_mentions(&text, &says);
 }
 
-/// What training needs is reported with everything else, unless that is why it seems to be missing.
+/// Missing keys are reported with all other problems, unless one of those explains them.
 #[test]
 fn missing_corpora_are_reported_with_the_rest() {
     let problems = |text: &str| -> Vec<String> {
@@ -435,7 +435,8 @@ fn a_file_of_nothing_but_problems_is_not_described_whole() {
     let set = |i: usize| format!("{{ name = \"{i}\", source = \"v.en\", target = \"v.de\" }},");
     let sets: String = (0..60_000).map(set).collect();
     let text = problem_of_many(&format!(
-        "[data]\ntrain = [{{ source = \"a\", target = \"b\" }}]\nvalid = {{ source = \"a\", target = \"b\" }}\nmonitor = [{sets}]\n"
+        "[data]\ntrain = [{{ source = \"a\", target = \"b\" }}]\nvalid = {{ source = \"a\", target = \"b\" }}\n\
+         monitor = [{sets}]\n"
     ));
     assert_mentions(&text, &["`data.monitor` has 60000 sets, but at most 100 can be", "name fewer"]);
 }

@@ -57,7 +57,7 @@ fn every_shipped_configuration_loads() {
     }
 }
 
-/// What each row of the paper's Table 3 changes in the base model, by file name.
+/// The changes of each row of the paper's Table 3 to the base model, by file name.
 const TABLE_3: &[(&str, &[(&str, &str)])] = &[
     ("a-h1", &[("model.d_k", "512"), ("model.d_v", "512"), ("model.heads", "1")]),
     ("a-h16", &[("model.d_k", "32"), ("model.d_v", "32"), ("model.heads", "16")]),
@@ -125,7 +125,7 @@ fn the_paper_s_configurations_say_what_the_paper_says() {
     ] {
         let config = load(&[configs().join(format!("{name}.toml"))], &[]).unwrap();
         assert_eq!((config.tokenizer.vocab_size, config.tokenizer.joint), (vocabulary, true), "{name}");
-        let shape = ModelConfig { dropout, embedding_dropout: dropout, ..ModelConfig::of_preset(preset) };
+        let shape = ModelConfig { dropout, embedding_dropout: dropout, ..ModelConfig::from_preset(preset) };
         assert_eq!(config.model, shape, "{name}");
         assert_eq!((config.train.max_updates, config.train.average_last), (updates, average), "{name}");
         let tokens = config.train.batch_tokens * config.train.accumulate;
@@ -153,7 +153,7 @@ fn the_paper_s_configurations_say_what_the_paper_says() {
     }
 }
 
-/// What the types write for a configuration that has every optional key.
+/// The serialised form of a configuration with every optional key.
 fn full() -> Json {
     let name = |name: &str| Some(name.to_owned());
     let location = || {
@@ -189,8 +189,8 @@ fn full() -> Json {
     let mut keys = serde_json::to_value(config).unwrap();
     let columns = CorpusLocation::Tsv { file: "a.tsv".into(), columns: [1, 2] };
     let tsv = serde_json::to_value(SetConfig::from(columns)).unwrap()["tsv"].take();
-    for place in ["/data/train/0", "/data/valid", "/data/test", "/data/monitor/0"] {
-        keys.pointer_mut(place).unwrap()["tsv"] = tsv.clone();
+    for pointer in ["/data/train/0", "/data/valid", "/data/test", "/data/monitor/0"] {
+        keys.pointer_mut(pointer).unwrap()["tsv"] = tsv.clone();
     }
     keys
 }
@@ -212,7 +212,7 @@ fn variant_defaults(section: &str, variant: &Variant) -> Json {
     defaults
 }
 
-/// Compares the schema's keys with what the types write.
+/// Compares the schema's keys with those of the serialised types.
 fn assert_same_keys(path: &str, keys: &[Key], written: &Json) {
     let mut written: BTreeMap<_, _> = written.as_object().unwrap().iter().collect();
     for key in keys {

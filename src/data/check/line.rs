@@ -1,10 +1,10 @@
-//! What one line shows.
+//! Findings on a single line.
 
 use super::Kind;
 use crate::data::text::lines::is_long;
 use crate::data::tokenizer::INVISIBLE;
 
-/// What is odd about a line, given without its `\n`.
+/// Oddities of a line, given without its `\n`.
 pub(super) fn findings(bytes: &[u8]) -> Vec<Kind> {
     let mut found = Vec::new();
     let bytes = match bytes.strip_suffix(b"\r") {
@@ -68,7 +68,7 @@ pub(super) fn findings(bytes: &[u8]) -> Vec<Kind> {
     found
 }
 
-/// Whether a character only says in which direction text runs.
+/// Whether a character only sets the direction of text.
 fn is_direction(c: char) -> bool {
     matches!(c, '\u{200E}' | '\u{200F}' | '\u{61C}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
 }
@@ -160,8 +160,8 @@ fn has_markup(text: &str) -> bool {
     })
 }
 
-/// Whether the text holds characters whose Windows-1252 bytes are the UTF-8 of a letter: a lead byte and what must
-/// follow it.
+/// Whether the text holds characters whose Windows-1252 bytes are the UTF-8 of a letter: a lead byte and its
+/// continuation.
 fn is_misread(text: &str) -> bool {
     let mut bytes = Vec::new();
     for c in text.chars() {
@@ -176,7 +176,7 @@ fn is_misread(text: &str) -> bool {
 
 /// Whether a run of bytes beyond ASCII holds UTF-8 of Latin or Cyrillic letters, or of punctuation such as dashes.
 fn is_utf8_of_letters(bytes: &[u8]) -> bool {
-    // Many byte pairs are also real characters side by side, such as C2 BB in «Â»; those below hardly ever are.
+    // Many byte pairs are also real characters side by side, such as C2 BB in «Â»; the ones below hardly ever are.
     (0..bytes.len()).any(|start| match bytes[start] {
         0xC3 => bytes.get(start + 1).is_some_and(|byte| (0x80..0xC0).contains(byte)),
         0xE2 => bytes.get(start + 1..start + 3).is_some_and(|rest| rest[0] == 0x80 && (0x80..0xC0).contains(&rest[1])),

@@ -1,4 +1,4 @@
-//! What is wrong, or odd, with a parallel corpus: every kind of finding counted, with its first places.
+//! Errors and oddities of a parallel corpus: every kind of finding with its count and its first locations.
 //!
 //! ```text
 //! both files → windows of lines → what one line shows  (`line`)
@@ -24,7 +24,7 @@ use serde::Serialize;
 
 use super::corpus::Side;
 use super::text::encoding;
-use super::text::raw::{Places, RawLines};
+use super::text::raw::{LineLocations, RawLines};
 use crate::choice::choice;
 use pair::Languages;
 pub use pair::Scripts;
@@ -52,7 +52,7 @@ choice! {
     /// What was found.
     #[derive(PartialOrd, Ord, Hash)]
     pub enum Kind {
-        /// Bytes that are not UTF-8. First, because lines of another encoding are counted wrongly, too.
+        /// Bytes that are not UTF-8. It comes first, because counts of lines in another encoding are wrong, too.
         NotUtf8 = "not_utf8",
         /// The files differ in their number of lines.
         LineCounts = "line_counts",
@@ -70,7 +70,8 @@ choice! {
         Control = "control",
         /// `\r\n` at the end of a line.
         CarriageReturn = "carriage_return",
-        /// What other programs take for the end of a line: `\r`, U+2028, U+2029, U+0085, form feed, vertical tab.
+        /// Characters that other programs take for the end of a line: `\r`, U+2028, U+2029, U+0085, form feed, vertical
+        /// tab.
         LineBreak = "line_break",
         /// Nothing in it.
         EmptyLine = "empty_line",
@@ -80,9 +81,9 @@ choice! {
         Spacing = "spacing",
         /// Longer than any sentence.
         LongLine = "long_line",
-        /// From here on, lines are not aligned with those opposite.
+        /// From here on, lines are not aligned with those of the other side.
         Shifted = "shifted",
-        /// From here on, the lengths of lines have nothing to do with those opposite.
+        /// From here on, the lengths of lines are unrelated to those of the other side.
         Unrelated = "unrelated",
         /// U+FFFD, which replaces bytes that could not be decoded.
         Replacement = "replacement",
@@ -133,7 +134,7 @@ impl Kind {
         }
     }
 
-    /// What it means, and what to do or what training does.
+    /// Its meaning, and what to do or what training does.
     pub fn text(self) -> &'static str {
         match self {
             Self::LineCounts => {
@@ -141,7 +142,8 @@ impl Kind {
             }
             Self::EmptyFile => "the file is empty: a corpus needs at least one line a side",
             Self::Columns => {
-                "lines have too few columns: tabs separate them; mend the lines, or name other columns with `source` and `target`"
+                "lines have too few columns: tabs separate them; mend the lines, or name other columns with `source` \
+                 and `target`"
             }
             Self::NotUtf8 => "the text is not UTF-8",
             Self::ByteOrderMark => "a byte order mark at the start; it is not part of the text",
@@ -150,24 +152,26 @@ impl Kind {
             Self::Control => "control characters in the line: remove them",
             Self::CarriageReturn => "lines ended in \\r\\n; the \\r is not part of the text",
             Self::LineBreak => {
-                "a \\r, form feed, vertical tab, U+0085, U+2028 or U+2029 in the line: other programs may end the line there; if \
-                 a \\r should end it here, too: `tr '\\r' '\\n' < FILE > NEW`"
+                "a \\r, form feed, vertical tab, U+0085, U+2028 or U+2029 in the line: other programs may end the line \
+                 there; if a \\r should end it here, too: `tr '\\r' '\\n' < FILE > NEW`"
             }
             Self::EmptyLine => "empty lines: their pairs are left out",
             Self::WhiteSpace => "lines of nothing but white space: their pairs are left out",
             Self::Spacing => {
-                "white space at an end of the line, or several spaces in a row: mt's own subwords are without it, unless \
-                 `tokenizer.remove_extra_whitespaces` is false; other tokenizers may keep it"
+                "white space at an end of the line, or several spaces in a row: mt's own subwords are without it, \
+                 unless `tokenizer.remove_extra_whitespaces` is false; other tokenizers may keep it"
             }
             Self::LongLine => {
-                "lines of more than 10,000 characters: no sentences; the vocabulary is learnt without them, and data.max_length leaves them out"
+                "lines of more than 10,000 characters: no sentences; the vocabulary is learnt without them, and \
+                 data.max_length leaves them out"
             }
             Self::Shifted => {
-                "lines look shifted against those opposite, beginning here: a line was lost or added on one side, and its pairs \
-                 are no translations"
+                "lines look shifted against those opposite, beginning here: a line was lost or added on one side, and \
+                 its pairs are no translations"
             }
             Self::Unrelated => {
-                "the lengths of lines have nothing to do with those opposite, beginning here: one side is shuffled, or other text"
+                "the lengths of lines have nothing to do with those opposite, beginning here: one side is shuffled, or \
+                 other text"
             }
             Self::Replacement => "U+FFFD in the line: a tool could not read what was there; get the text anew",
             Self::Mojibake => {
@@ -176,17 +180,18 @@ impl Kind {
             Self::Entity => "HTML entities (&amp;) in the line: the model learns to write them",
             Self::Markup => "tags of HTML (<p>, </b>) in the line: the model learns to write them",
             Self::Invisible => {
-                "characters of no width in the line (zero-width space, soft hyphen, U+FEFF): mt's own subwords are without them, \
-                 unless `tokenizer.remove_extra_whitespaces` is false; other tokenizers may keep them"
+                "characters of no width in the line (zero-width space, soft hyphen, U+FEFF): mt's own subwords are \
+                 without them, unless `tokenizer.remove_extra_whitespaces` is false; other tokenizers may keep them"
             }
             Self::Direction => {
-                "marks of direction in the line (U+200E, U+200F, U+202A to U+202E, U+2066 to U+2069): readers do not see them, but \
-                 the model learns to write them, and scores count them: remove those that the text does not need, from \
-                 references too"
+                "marks of direction in the line (U+200E, U+200F, U+202A to U+202E, U+2066 to U+2069): readers do not \
+                 see them, but the model learns to write them, and scores count them: remove those that the text does \
+                 not need, from references too"
             }
             Self::Identical => "source and target are the same: not translated",
             Self::Ratio => {
-                "one side is many times longer than the other: not a translation; data.max_ratio, which counts subwords, may leave it out"
+                "one side is many times longer than the other: not a translation; data.max_ratio, which counts \
+                 subwords, may leave it out"
             }
             Self::Script => "a line mostly in another script than its file",
             Self::Swapped => "source and target look swapped: here, or in most of the training text",
@@ -207,7 +212,7 @@ pub struct Finding {
     pub count: usize,
     /// The first of them; line 0 is the whole file.
     pub places: Vec<LineOfFile>,
-    /// What more there is to say of them.
+    /// Further details of them.
     pub details: Vec<String>,
 }
 
@@ -220,7 +225,7 @@ pub struct LineOfFile {
     pub line: usize,
 }
 
-/// What a check found, by kind.
+/// The findings of a check, by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings(BTreeMap<Kind, Finding>);
 
@@ -233,7 +238,7 @@ impl Findings {
         self.add(kind, file, line);
     }
 
-    /// Adds `count` lines, of which only the first is listed.
+    /// Adds `count` lines, and lists only the first one.
     fn add_many(&mut self, kind: Kind, file: &Path, line: usize, count: usize) {
         let finding = self.0.entry(kind).or_default();
         finding.count += count;
@@ -246,14 +251,14 @@ impl Findings {
         self.0.entry(kind).or_default().details.push(text);
     }
 
-    /// The kinds found, those that training refuses first.
+    /// The kinds found; first those that training refuses.
     pub fn iter(&self) -> impl Iterator<Item = (Kind, &Finding)> {
         let mut kinds: Vec<_> = self.0.iter().map(|(kind, finding)| (*kind, finding)).collect();
         kinds.sort_by_key(|(kind, _)| (kind.severity(), *kind));
         kinds.into_iter()
     }
 
-    /// Adds those of another check.
+    /// Adds the findings of another check.
     pub fn merge(&mut self, other: Self) {
         for (kind, finding) in other.0 {
             let ours = self.0.entry(kind).or_default();
@@ -291,7 +296,7 @@ pub struct SideCheck {
     findings: Findings,
     lines: usize,
     left_out: usize,
-    /// Whether it has been said what to do about bytes that are not UTF-8.
+    /// Whether the advice about bytes that are not UTF-8 has been given.
     has_advice: bool,
     /// The first file.
     path: PathBuf,
@@ -308,7 +313,7 @@ impl SideCheck {
         }
         in_chunks(window.len(), &mut self.findings, |index, findings| {
             for kind in line::findings(window.get(index)) {
-                findings.add_at(kind, window.place(index));
+                findings.add_at(kind, window.location(index));
             }
         });
         if !self.has_advice && self.findings.count(Kind::NotUtf8) > 0 {
@@ -333,7 +338,7 @@ impl SideCheck {
         self.findings
     }
 
-    /// What was found in a file that cannot be read to its end.
+    /// The findings in a file that cannot be read to its end.
     pub fn break_off(self) -> Findings {
         self.findings
     }
@@ -345,10 +350,10 @@ pub struct PairCheck<'c> {
     is_training: bool,
     seen: &'c mut Seen,
     sides: [SideCheck; 2],
-    /// What pairs show.
+    /// Findings on pairs.
     findings: Findings,
     /// Where source lines come from.
-    places: Places,
+    locations: LineLocations,
     /// Characters of every line, for both sides.
     lengths: [Vec<u32>; 2],
     /// The first line without a counterpart.
@@ -366,7 +371,7 @@ impl<'c> PairCheck<'c> {
             seen,
             sides: Default::default(),
             findings: Findings::default(),
-            places: Places::default(),
+            locations: LineLocations::default(),
             lengths: Default::default(),
             alone: None,
             held_out: HashSet::new(),
@@ -376,7 +381,7 @@ impl<'c> PairCheck<'c> {
     /// Checks the next lines of both sides; they are as many, until one side ends.
     pub fn add(&mut self, windows: &[RawLines; 2]) {
         let [source, target] = windows;
-        self.places.extend(self.sides[0].lines, source);
+        self.locations.extend(self.sides[0].lines, source);
         for ((check, lengths), window) in self.sides.iter_mut().zip(&mut self.lengths).zip(windows) {
             check.add(window);
             let characters = |index| window.get(index).iter().filter(|byte| !(0x80..0xC0).contains(*byte)).count();
@@ -389,13 +394,13 @@ impl<'c> PairCheck<'c> {
         let pairs = source.len().min(target.len());
         if source.len() != target.len() && self.alone.is_none() {
             let longer = if source.len() > target.len() { source } else { target };
-            let (path, line) = longer.place(pairs);
+            let (path, line) = longer.location(pairs);
             self.alone = Some((path.to_path_buf(), line));
         }
         in_chunks(pairs, &mut self.findings, |index, findings| {
             for (kind, side) in self.languages.findings(source.get(index), target.get(index)) {
                 let window = if side == Side::Source { source } else { target };
-                findings.add_at(kind, window.place(index));
+                findings.add_at(kind, window.location(index));
             }
         });
         for index in (0..pairs).filter(|index| !source.get(*index).trim_ascii().is_empty()) {
@@ -403,16 +408,16 @@ impl<'c> PairCheck<'c> {
             let is_held_out = self.seen.held_out.contains(&hash);
             if !self.is_training {
                 if is_held_out {
-                    self.findings.add_at(Kind::HeldOutTwice, source.place(index));
+                    self.findings.add_at(Kind::HeldOutTwice, source.location(index));
                 }
                 self.held_out.insert(hash);
                 continue;
             }
             if is_held_out {
-                self.findings.add_at(Kind::Overlap, source.place(index));
+                self.findings.add_at(Kind::Overlap, source.location(index));
             }
             if !self.seen.pairs.insert(hash) {
-                self.findings.add_at(Kind::Duplicate, source.place(index));
+                self.findings.add_at(Kind::Duplicate, source.location(index));
             }
         }
     }
@@ -429,7 +434,7 @@ impl<'c> PairCheck<'c> {
             pairs.detail(Kind::LineCounts, format!("{source}, but {target}"));
         }
         for shift in shift::shifts(&self.lengths[0], &self.lengths[1]) {
-            let (path, line) = self.places.of(shift.start);
+            let (path, line) = self.locations.location(shift.start);
             let kind = if shift.offset.is_some() { Kind::Shifted } else { Kind::Unrelated };
             pairs.add_many(kind, path, line, shift.end - shift.start);
         }

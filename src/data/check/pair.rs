@@ -1,4 +1,4 @@
-//! What a pair shows: its lengths, scripts and languages, compared with those of its corpus.
+//! Findings on a pair: its lengths, scripts and languages, compared with those of its corpus.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use crate::data::corpus::Side;
 const RATIO: usize = 9;
 /// … if it has at least this many letters: short lines differ by chance.
 const RATIO_FROM: usize = 30;
-/// A wide character (Han, kana, Hangul) says about as much as this many letters.
+/// A wide character (Han, kana, Hangul) carries about as much information as this many letters.
 const WIDE: usize = 3;
 /// A line with fewer letters has no script of its own.
 const LETTERS: usize = 5;
@@ -35,7 +35,7 @@ pub(super) struct Languages<'w> {
 }
 
 impl Languages<'_> {
-    /// What is odd about a pair, and on which side it shows.
+    /// Oddities of a pair, each with its side.
     pub(super) fn findings(&self, source: &[u8], target: &[u8]) -> Vec<(Kind, Side)> {
         let (Ok(source), Ok(target)) = (std::str::from_utf8(source), std::str::from_utf8(target)) else {
             return Vec::new();
@@ -141,7 +141,7 @@ mod tests {
             std::fs::write(path, text.repeat(20).join("\n")).unwrap();
         }
         let mut sample = Sample::default();
-        let mut sampler = sample.of_corpus();
+        let mut sampler = sample.sampler();
         raw::windows_of_files(paths.each_ref().map(|path| path.as_path()), |sides| sampler.add(&sides)).unwrap();
         let scripts = sampler.scripts();
         (sample.learn(false), scripts)
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn languages_of_one_script_are_told_apart_by_their_words() {
+    fn words_distinguish_languages_of_one_script() {
         let (words, scripts) = learnt(&ENGLISH, &GERMAN);
         let languages = Languages { scripts, words: &words };
         for (english, german) in ENGLISH.iter().zip(GERMAN) {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_other_than_the_file_s_are_told() {
+    fn scripts_other_than_the_file_s_are_found() {
         let russian = ["собака бежит по траве", "женщина читает книгу в парке"];
         let (words, scripts) = learnt(&ENGLISH, &russian);
         let languages = Languages { scripts, words: &words };
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_no_translation_has_are_told() {
+    fn lengths_of_no_translation_are_found() {
         let (words, scripts) = learnt(&ENGLISH, &GERMAN);
         let languages = Languages { scripts, words: &words };
         assert_eq!(found(&languages, "ja", &"zzzz ".repeat(10)), [Kind::Ratio]);

@@ -10,7 +10,7 @@ use std::ops::Range;
 const BLOCK: usize = 100;
 /// The largest offset that is tried for every block.
 const FARTHEST: isize = 10;
-/// The largest offset that is tried where many lines have nothing to do with those opposite.
+/// The largest offset to try for a long run of lines that are unrelated to the other side.
 const FARTHEST_OF_RUN: isize = 1000;
 /// So many are many: fewer, with the threshold below, may be chance; …
 const RUN: usize = 3 * BLOCK;
@@ -18,17 +18,17 @@ const RUN: usize = 3 * BLOCK;
 const LOST: usize = 1000;
 /// How often larger offsets are tried in a corpus: they take long.
 const RUNS: usize = 20;
-/// Lines belong nowhere if their lengths have at most this correlation with those opposite. (That of shifted lines may
-/// be higher by far, where neighbours are of similar length: 0.25 in Multi30k, in some blocks 0.5.)
+/// Lines are unrelated if their lengths have at most this correlation with the other side. (Shifted lines may have a
+/// much higher one if neighbours are of similar length: 0.25 in Multi30k, in some blocks 0.5.)
 const APART: f64 = 0.2;
 /// Lines belong together if their correlation is at least this, …
 const TOGETHER: f64 = 0.5;
 /// … and beyond chance: at least this many standard errors, 1/√n each.
 const ERRORS: f64 = 5.0;
-/// Fewer lines say nothing.
+/// Fewer lines give no evidence.
 const LEAST: usize = 30;
 
-/// Lines that belong to other lines than those opposite.
+/// Lines that belong to other lines than those at the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shift {
     /// The first of them, from 0.
@@ -53,7 +53,7 @@ pub(super) fn shifts(source: &[u32], target: &[u32]) -> Vec<Shift> {
             match found.last_mut() {
                 Some(last) if last.end == start && last.offset == Some(offset) => last.end = end,
                 last => {
-                    // The shift may begin in the previous block, most of which was aligned.
+                    // The shift may begin in the previous, mostly aligned block.
                     let from = last.map_or(0, |last| last.end).max(start.saturating_sub(BLOCK));
                     let start = lengths.beginning(from, end, offset);
                     // A few extreme lengths can make a correlation that no run of lines bears out.
@@ -75,7 +75,7 @@ pub(super) fn shifts(source: &[u32], target: &[u32]) -> Vec<Shift> {
             runs += 1;
             let before = found.iter().map(|shift| shift.end).filter(|end| *end <= apart.start).max();
             let far = lengths.far(&apart, before.unwrap_or(0));
-            // Chance may have cut what is one shift.
+            // Chance may have cut a single shift in two.
             let is_near = |shift: &&mut Shift| shift.end <= apart.start && apart.start - shift.end <= LOST;
             match (far, found.iter_mut().rfind(is_near)) {
                 (Some(far), Some(last)) if last.offset == far.offset => last.end = far.end,
@@ -90,8 +90,8 @@ pub(super) fn shifts(source: &[u32], target: &[u32]) -> Vec<Shift> {
     found
 }
 
-/// Logarithms of lengths, of which those far from the median are clipped: otherwise a few blank or enormous lines would
-/// decide a block's correlation.
+/// Logarithms of lengths, clipped far from the median: otherwise a few blank or enormous lines would decide a block's
+/// correlation.
 fn clipped_logarithms(lengths: &[u32]) -> Vec<f32> {
     /// Of as many standard deviations of a normal distribution, …
     const WIDEST: f32 = 2.5;
@@ -126,7 +126,7 @@ impl Lengths {
         Self { source, target, usual }
     }
 
-    /// The offset of a block's lines from those they belong to, if it is not 0.
+    /// The offset between a block's lines and their translations, if it is not 0.
     fn offset(&self, start: usize, end: usize) -> Option<isize> {
         let opposite = self.correlation(start, end, 0)?.0;
         let shifted = (-FARTHEST..=FARTHEST).filter(|offset| *offset != 0).filter_map(|offset| {
@@ -137,8 +137,7 @@ impl Lengths {
         shifted.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, offset)| offset)
     }
 
-    /// Where the lines of a run belong that have nothing to do with those opposite; lines before `before` belong
-    /// elsewhere.
+    /// Where the lines of an unrelated run belong; lines before `before` belong elsewhere.
     fn far(&self, run: &Range<usize>, before: usize) -> Option<Shift> {
         let Range { start, end } = *run;
         let opposite = self.correlation(start, end, 0)?.0;
@@ -161,7 +160,7 @@ impl Lengths {
         }
     }
 
-    /// Whether the lengths differ enough, on both sides, to tell lines apart: by a third, typically.
+    /// Whether the lengths vary enough on both sides to distinguish lines: by a third, typically.
     fn varies(&self, run: &Range<usize>) -> bool {
         let spread = |side: &[f32]| {
             let lines = side.get(run.clone()).unwrap_or_default();
@@ -185,7 +184,7 @@ impl Lengths {
         let (x, y) = (mean(|pair| pair.0), mean(|pair| pair.1));
         let sum = |of: &dyn Fn(f64, f64) -> f64| pairs.iter().map(|pair| of(pair.0 - x, pair.1 - y)).sum::<f64>();
         let spread = (sum(&|a, _| a * a) * sum(&|_, b| b * b)).sqrt();
-        // Lines of equal lengths tell nothing.
+        // Lines of equal lengths give no evidence.
         Some(if spread > 1e-9 { (sum(&|a, b| a * b) / spread, pairs.len()) } else { (0.0, pairs.len()) })
     }
 
@@ -282,7 +281,7 @@ mod tests {
         }
     }
 
-    /// The lines opposite the lost ones have lost their translations, too.
+    /// The counterparts of the lost lines have no translations, either.
     #[test]
     fn pairs_are_wrong_from_the_first_lost_translation_on() {
         for lost in [7, 50, 400, 900] {

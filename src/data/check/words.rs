@@ -13,7 +13,7 @@ use crate::rng::mix64;
 
 /// The most pairs of a corpus that words and scripts are learnt from.
 const LEARNT: usize = 100_000;
-/// Words seen less often say nothing about a language.
+/// Rarer words give no evidence of a language.
 const OFTEN: u32 = 5;
 /// Words counted per line: one line that repeats a word a thousand times must not decide.
 const OF_A_LINE: usize = 100;
@@ -44,8 +44,8 @@ struct Sampled {
     script: Option<Script>,
 }
 
-/// Takes pairs of one corpus into a sample: all, or those with the lowest lots. (One in every so many would be of one
-/// kind where kinds of lines alternate.)
+/// Takes pairs of one corpus into a sample: all, or those with the lowest lots. (Every n-th pair would give a biased
+/// sample if kinds of lines alternate.)
 pub struct Sampler<'s> {
     sample: &'s mut Sample,
     /// Pairs of the corpora before.
@@ -92,8 +92,8 @@ impl Sampler<'_> {
 }
 
 impl Sample {
-    /// Begins with a corpus.
-    pub fn of_corpus(&mut self) -> Sampler<'_> {
+    /// Begins to sample a corpus.
+    pub fn sampler(&mut self) -> Sampler<'_> {
         let before = self.pairs.len();
         Sampler { sample: self, before, seen: 0, highest: u64::MAX }
     }
@@ -154,13 +154,13 @@ fn odds(counts: &[[u32; 2]]) -> Vec<f64> {
     counts.iter().map(|&[a, b]| (share(a, totals[0]) / share(b, totals[1])).ln().clamp(-MOST, MOST)).collect()
 }
 
-/// What the words of the corpora say of a line's language.
+/// Evidence of a line's language from the words of the corpora.
 #[derive(Debug)]
 pub struct Words(HashMap<String, f64>);
 
 impl Words {
-    /// Mean log-odds, in nats, of a line's words being the source's rather than the target's; `None` if fewer than
-    /// `least` are known.
+    /// Mean log-odds, in nats, that a line's words belong to the source language rather than the target language;
+    /// `None` if fewer than `least` words are known.
     pub(super) fn language(&self, text: &str, least: usize) -> Option<f64> {
         let known: Vec<f64> = words(text).filter_map(|word| self.0.get(&word).copied()).collect();
         (known.len() >= least).then(|| known.iter().sum::<f64>() / known.len() as f64)
@@ -176,7 +176,7 @@ fn words(text: &str) -> impl Iterator<Item = String> {
 mod tests {
     use super::*;
 
-    /// Pairs of words of two languages, of which `exchanged` of 100 are the other way round.
+    /// Pairs of words of two languages; `exchanged` of 100 have their sides exchanged.
     fn sample(exchanged: usize) -> Sample {
         let mut sample = Sample::default();
         let mut stream = crate::rng::Stream::new(1, "words");
@@ -206,7 +206,7 @@ mod tests {
             assert!(of("ina inb") > 3.0 && of("outa outb") < -3.0, "{exchanged}: {}", of("ina inb"));
             assert!(of("namea nameb namec").abs() < 1.0);
         }
-        // Both directions are there: nothing is of one side.
+        // Both directions are there: no word belongs to one side.
         for (exchanged, has_both) in [(50, false), (45, false), (30, true)] {
             let words = sample(exchanged).learn(has_both);
             assert!(words.language("ina inb outa", 1).unwrap().abs() < 1.5, "{exchanged}");

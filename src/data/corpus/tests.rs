@@ -97,7 +97,7 @@ fn columns_are_sides() {
     assert_eq!((corpus.source().carriage_returns, corpus.target().carriage_returns), (0, 1));
     assert_eq!(corpus.source().uneven, Some(Odd { lines: 1, first: 3 }));
     assert_eq!(corpus.origin(2, Side::Target), (path.clone(), 3));
-    // It is known by its text, wherever that lies.
+    // The text identifies it, whatever its path.
     let (_other, files) = super::tests::open("\u{FEFF}one\n\n\"two\n", "eins\r\n\nzwei\u{2028}\n", 1.0);
     assert_eq!(pairs(&files.unwrap()), pairs(&corpus));
     assert_eq!(pairs(&open(text.as_bytes(), [3, 1]).unwrap())[0], pair("eins", "one"));
@@ -124,7 +124,7 @@ fn columns_are_sides() {
     assert!(fails(b"", [1, 2]).contains("the file is empty"));
 }
 
-/// Those that end lines are refused, others are told of.
+/// Carriage returns that end lines are refused; others give a notice.
 #[test]
 fn carriage_returns_in_place_of_newlines() {
     let directory = tempfile::tempdir().unwrap();
@@ -225,7 +225,7 @@ fn empty_and_missing_files_are_reported_together() {
     let text = error.to_string();
     assert!(text.contains("t.en") && text.contains("t.de") && text.contains("the file is empty"), "{text}");
     assert_eq!(Corpus::open("/absent/a", "/absent/b", 1.0).unwrap_err().all().count(), 2);
-    // An empty file beside a full one: "empty" says more than the counts.
+    // An empty file beside a full one: "empty" is clearer than the counts.
     assert_eq!(open("one\n", "", 1.0).1.unwrap_err().what(), "the file is empty");
 }
 

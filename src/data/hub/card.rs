@@ -1,4 +1,4 @@
-//! The header of a data set's page: which files its author says belong to which configuration and split.
+//! The header of a data set's page, in which its author lists the files of each configuration and split.
 
 use yaml_rust2::parser::Parser;
 use yaml_rust2::{Event, Yaml, YamlLoader};
@@ -102,9 +102,10 @@ mod tests {
 
     #[test]
     fn the_forms_that_headers_have() {
-        let page = "---\nlanguage:\n- de\n- en\nconfigs:\n- config_name: de-en\n  data_files:\n  - split: train\n    path: \
-                    de-en/train-*\n  - split: test\n    path:\n    - a.parquet\n    - b.parquet\n- config_name: 2016\n  \
-                    default: true\n  data_dir: old/\n  data_files: '*.csv'\n- config_name: plain\n  data_dir: x\n\
+        let page = "---\nlanguage:\n- de\n- en\nconfigs:\n- config_name: de-en\n  data_files:\n  - split: train\n    \
+                    path: de-en/train-*\n  - split: test\n    path:\n    - a.parquet\n    - b.parquet\n\
+                    - config_name: 2016\n  default: true\n  data_dir: old/\n  data_files: '*.csv'\n\
+                    - config_name: plain\n  data_dir: x\n\
                     pretty_name: W\n---\n# Text\nconfigs:\n- config_name: no\n";
         let of = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let split = |name: &str, patterns: &[&str]| (name.to_owned(), of(patterns));

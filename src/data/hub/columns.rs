@@ -8,9 +8,9 @@ use crate::error::{Error, Result};
 /// A column of a data set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Column {
-    /// The one of that name.
+    /// The column of that name.
     Name(String),
-    /// The one of that number, from 1, in tables without a line of names.
+    /// The column of that number, from 1, in tables without a line of names.
     Number(usize),
 }
 

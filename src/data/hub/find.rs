@@ -14,7 +14,7 @@ use super::card::CardConfig;
 use crate::foreign::guarded;
 use crate::limits;
 
-/// What is looked for.
+/// The wanted split.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'a> {
     /// The configuration, if one is named.
@@ -142,7 +142,7 @@ fn scopes_of(config: &str) -> impl Iterator<Item = String> {
     ["", "data/"].into_iter().flat_map(move |folder| ["/", "-", "_", "."].map(|end| format!("{folder}{config}{end}")))
 }
 
-/// The split's files in the first of the places that has any.
+/// The split's files in the first scope that has any.
 fn in_scopes(files: &[String], scopes: &[String], wanted: Wanted) -> Option<Result<Found, Missing>> {
     let mut unreadable = None;
     for scope in scopes {
@@ -176,7 +176,7 @@ fn is_named(file: &str, split: &str) -> bool {
     }
 }
 
-/// `partial-split/x`: what the hub has converted of a large split.
+/// `partial-split/x`: the converted part of a large split.
 fn is_part(file: &str, split: &str) -> bool {
     file.rsplit_once('/').is_some_and(|(folder, _)| folder.strip_prefix("partial-") == Some(split))
 }
@@ -314,7 +314,7 @@ fn configs(files: &[String]) -> Vec<String> {
     found.into_iter().filter(|name| !is_split(name)).collect()
 }
 
-/// The splits that the files in these places seem to belong to.
+/// The splits that the files in these scopes seem to belong to.
 fn splits(files: &[String], scopes: &[String]) -> Vec<String> {
     let mut found = BTreeSet::new();
     for file in files.iter().filter(|file| format_of(file).is_some()) {

@@ -110,7 +110,7 @@ impl JsonRows {
     }
 
     fn wrong(&self, what: impl Into<String>) -> Error {
-        Error::failure(what).at_line(&self.shard.name, self.place(), 0)
+        Error::failure(what).at_line(&self.shard.name, self.line(), 0)
     }
 }
 
@@ -132,7 +132,7 @@ impl Rows for JsonRows {
         Ok(true)
     }
 
-    fn place(&self) -> usize {
+    fn line(&self) -> usize {
         match &self.layout {
             Layout::Lines(lines) => lines.number(),
             Layout::Values(values) => values.begins,
@@ -196,7 +196,7 @@ fn has_several(line: &str) -> bool {
 struct Values {
     shard: Shard,
     reader: LineReader,
-    /// The line that is being read, from 1.
+    /// The current line, from 1.
     line: usize,
     /// The line at which the last value begins.
     begins: usize,
@@ -206,7 +206,7 @@ struct Values {
     value: Vec<u8>,
 }
 
-/// What has been read of a file of values.
+/// The state of reading a file of values.
 #[derive(Clone, Copy)]
 enum State {
     Nothing,
@@ -292,7 +292,7 @@ impl Values {
         loop {
             let bytes = self.reader.fill()?;
             if bytes.is_empty() {
-                // What is missing is said when it is parsed.
+                // Parsing reports the missing part.
                 return Ok(());
             }
             let found = end.find(bytes);
@@ -330,7 +330,7 @@ struct End {
 }
 
 impl End {
-    /// Where the value ends within these bytes, which go on where those before ended.
+    /// Where the value ends within these bytes, which follow those of the last call.
     fn find(&mut self, bytes: &[u8]) -> Option<usize> {
         for (index, byte) in bytes.iter().enumerate() {
             if self.is_in_text {
@@ -378,16 +378,16 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let shard = Shard { name: "hub:o/set t.json".into(), path };
         let columns = Columns { source: "en".into(), target: "de".into() };
-        let (mut block, mut places) = (PairBlock::default(), Vec::new());
+        let (mut block, mut lines) = (PairBlock::default(), Vec::new());
         let error = JsonRows::open(&shard, &columns).and_then(|mut rows| {
             while rows.push(&mut block)? {
-                places.push(rows.place());
+                lines.push(rows.line());
             }
             Ok(())
         });
-        let pairs = places.into_iter().enumerate();
+        let pairs = lines.into_iter().enumerate();
         (
-            pairs.map(|(index, place)| (place, <[&str; 2]>::from(block.get(index)).map(str::to_owned))).collect(),
+            pairs.map(|(index, line)| (line, <[&str; 2]>::from(block.get(index)).map(str::to_owned))).collect(),
             error.err(),
         )
     }
@@ -406,11 +406,13 @@ mod tests {
                 vec![pair(1, "a", "b"), pair(1, "]}\\\",{", "ä")],
             ),
             (
-                "\n[\n  {\n    \"en\": \"a\",\n    \"de\": \"b\"\n  },\n  {\"translation\": {\"en\": \"c\", \"de\": \"d\"}}\n]\n",
+                "\n[\n  {\n    \"en\": \"a\",\n    \"de\": \"b\"\n  },\n  {\"translation\": {\"en\": \"c\", \"de\": \
+                 \"d\"}}\n]\n",
                 vec![pair(3, "a", "b"), pair(7, "c", "d")],
             ),
             (
-                "{\n  \"en\": \"a\",\n  \"de\": \"b\"\n}\n{\"en\": \"c\",\n\"de\": \"d\"} {\"en\": \"e\", \"de\": \"f\"}",
+                "{\n  \"en\": \"a\",\n  \"de\": \"b\"\n}\n{\"en\": \"c\",\n\
+                 \"de\": \"d\"} {\"en\": \"e\", \"de\": \"f\"}",
                 vec![pair(1, "a", "b"), pair(5, "c", "d"), pair(6, "e", "f")],
             ),
             (
@@ -426,7 +428,7 @@ mod tests {
             }
         }
         assert_eq!(read(b"").0, []);
-        // Packed, and longer than what is read at a time.
+        // Packed, and longer than the buffer.
         let rows: Vec<_> = (0..9000).map(|i| format!("{{\"en\": \"the {i}th\", \"de\": \"die {i}.\"}}")).collect();
         let packed = zstd::encode_all(format!("[{}]", rows.join(",")).as_bytes(), 1).unwrap();
         let (pairs, error) = read(&packed);
@@ -435,8 +437,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_where_it_is() {
-        for (text, count, place, says) in [
+    fn errors_have_their_line() {
+        for (text, count, line, says) in [
             (
                 "[\n{\"en\": \"a\", \"de\": \"b\"},\n{\"en\": }\n]",
                 1,
@@ -472,7 +474,7 @@ mod tests {
         ] {
             let (pairs, error) = read(text.as_bytes());
             let error = error.unwrap().to_string();
-            assert!(pairs.len() == count && error.contains(says) && error.contains(place), "{text}: {error}");
+            assert!(pairs.len() == count && error.contains(says) && error.contains(line), "{text}: {error}");
         }
         let (_, error) = read(b"[{\"en\": \"\xE9\", \"de\": \"b\"}]");
         assert!(error.unwrap().to_string().contains("value 1 is not JSON"));

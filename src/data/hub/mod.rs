@@ -79,8 +79,8 @@ trait Rows: Send {
     /// Appends the next row's pair; false at the end.
     fn push(&mut self, block: &mut PairBlock) -> Result<bool>;
 
-    /// Where the last row begins in the file: its line; in Parquet, which has none, its number. From 1.
-    fn place(&self) -> usize;
+    /// The line on which the last row begins, from 1; in Parquet, which has no lines, the number of the row.
+    fn line(&self) -> usize;
 }
 
 /// A split's files, in the cache.
@@ -95,10 +95,11 @@ pub struct HubFiles {
 }
 
 impl HubFiles {
-    /// Finds the split's files and fetches only those that are not in the cache.
+    /// Finds the split's files and fetches those that are not in the cache.
     ///
     /// # Errors
-    /// There is no such data set, configuration, split or column (the error says what there is); or as [`Hub::fetch`].
+    /// There is no such data set, configuration, split or column (the error lists the existing ones); or as for
+    /// [`Hub::fetch`].
     pub fn fetch(hub: &Hub, split: &HubSplit) -> Result<Self> {
         let (repo, found) = locate(hub, split)?;
         if let Some(missing) = find::missing_shard(&found.files) {
@@ -126,8 +127,8 @@ impl HubFiles {
         Ok(files)
     }
 
-    /// A Parquet file on disk, of which the columns `source` and `target` are wanted.
-    pub fn of_parquet(path: PathBuf, source: Column, target: Column) -> Self {
+    /// A Parquet file on disk, with its columns `source` and `target`.
+    pub fn from_parquet(path: PathBuf, source: Column, target: Column) -> Self {
         let shards = vec![Shard { name: path.clone(), path: path.clone() }];
         Self { name: path, format: Format::Parquet, shards, columns: Columns { source, target } }
     }
@@ -150,7 +151,7 @@ impl HubFiles {
             while more {
                 more = rows.push(&mut block)?;
                 if more {
-                    unit.push(rows.place());
+                    unit.push(rows.line());
                 }
                 if block.is_full() || !more {
                     for (source, target) in (0..block.len()).map(|index| block.get(index)) {
@@ -219,18 +220,18 @@ impl Rows for Bounded {
         self.left = self.left.checked_sub(bytes).ok_or_else(|| {
             let times = limits::DATA_SET_GROWTH;
             let what = format!("the file holds more than {times} times as much text as it has bytes");
-            let error = Error::failure(what).at_line(&self.name, self.rows.place(), 0);
+            let error = Error::failure(what).at_line(&self.name, self.rows.line(), 0);
             error.help("it was made to fill the disk, or repeats itself: use another data set")
         })?;
         Ok(true)
     }
 
-    fn place(&self) -> usize {
-        self.rows.place()
+    fn line(&self) -> usize {
+        self.rows.line()
     }
 }
 
-/// Whether the files found are only what the hub has converted of a large split.
+/// Whether the files found are only the converted part of a large split.
 fn is_partial(files: &[String], split: &str) -> bool {
     let is_partial = |file: &String| {
         let folder = file.rsplit_once('/').map_or("", |(folder, _)| folder);
@@ -254,26 +255,26 @@ pub struct HubCorpus {
 #[derive(Debug, Default)]
 struct UnitRows {
     count: usize,
-    /// Rows, from 0, that do not begin at the place after that of the row before, and their places. Most files have
-    /// none; in a table there are names before the first row, and there may be blank lines and rows of several
-    /// lines.
+    /// Rows, from 0, that do not begin on the line after the beginning of the row before, and the lines where they
+    /// begin. Most files have none; a table has names before the first row, and may have blank lines and rows of
+    /// several lines.
     jumps: Vec<(usize, usize)>,
 }
 
 impl UnitRows {
-    /// Adds the next row, which begins at `place`.
-    fn push(&mut self, place: usize) {
-        if self.place(self.count) != place {
-            self.jumps.push((self.count, place));
+    /// Adds the next row, which begins at `line`.
+    fn push(&mut self, line: usize) {
+        if self.line(self.count) != line {
+            self.jumps.push((self.count, line));
         }
         self.count += 1;
     }
 
     /// Where a row begins, or would after the last.
-    fn place(&self, row: usize) -> usize {
+    fn line(&self, row: usize) -> usize {
         let after = self.jumps.partition_point(|(first, _)| *first <= row);
         let jump = after.checked_sub(1).and_then(|before| self.jumps.get(before));
-        jump.map_or(row + 1, |(first, place)| row - first + place)
+        jump.map_or(row + 1, |(first, line)| row - first + line)
     }
 }
 
@@ -312,7 +313,7 @@ impl PairSource for HubCorpus {
         for (unit, rows) in self.files.units().zip(&self.units) {
             if row < rows.count {
                 let shard = if side == Side::Target { unit.last() } else { unit.first() };
-                return (shard.map(|shard| shard.name.clone()).unwrap_or_default(), rows.place(row));
+                return (shard.map(|shard| shard.name.clone()).unwrap_or_default(), rows.line(row));
             }
             row -= rows.count;
         }
@@ -328,7 +329,7 @@ impl PairSource for HubCorpus {
 struct Pass<'a> {
     files: &'a HubFiles,
     units: std::slice::Chunks<'a, Shard>,
-    /// The rows of the file being read.
+    /// The rows of the current file.
     rows: Option<Bounded>,
 }
 
@@ -355,7 +356,7 @@ fn in_one_line(text: &str) -> Cow<'_, str> {
     if text.contains('\n') { Cow::Owned(text.replace("\r\n", " ").replace('\n', " ")) } else { Cow::Borrowed(text) }
 }
 
-/// The names of the files of a split, by the page of its data set: `None` if the page does not tell.
+/// The names of the files of a split, from the page of its data set; `None` if the page does not list them.
 pub fn files_by_page(page: &str, files: &[String], split: &HubSplit) -> Option<Vec<String>> {
     find::by_card(&card::configs(page), files, wanted(split)).ok().map(|found| found.files)
 }
@@ -381,7 +382,7 @@ fn locate(hub: &Hub, split: &HubSplit) -> Result<(Repo, Found)> {
         return Ok((repo, found));
     }
     let by_name = find::by_name(&files, wanted);
-    // With a loading script, the files may differ from what the script would make of them.
+    // A loading script may turn the files into something else.
     let script = format!("{}.py", split.name.rsplit('/').next().unwrap_or_default());
     let is_script = files.contains(&script);
     match by_name {
@@ -401,7 +402,7 @@ fn locate(hub: &Hub, split: &HubSplit) -> Result<(Repo, Found)> {
     }
 }
 
-/// What the header of the data set's page says; empty if there is no page.
+/// The configurations in the header of the data set's page; empty if there is no page.
 fn configs(hub: &Hub, repo: &Repo, files: &[String]) -> Result<Vec<CardConfig>> {
     if !files.iter().any(|file| file == card::FILE) {
         return Ok(Vec::new());
@@ -416,7 +417,7 @@ fn configs(hub: &Hub, repo: &Repo, files: &[String]) -> Result<Vec<CardConfig>> 
     Ok(card::configs(&String::from_utf8_lossy(&bytes)))
 }
 
-/// What is missing, as a sentence, with what there is instead.
+/// A sentence about the missing part, with the existing ones.
 fn explain(repo: &Repo, split: &HubSplit, missing: &Missing) -> Error {
     let of_config = split.config.as_ref().map(|config| format!(" of `{config}`")).unwrap_or_default();
     match missing {

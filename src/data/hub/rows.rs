@@ -73,7 +73,7 @@ impl Rows for TextRows {
         Err(error.help("line N of one file must be the translation of line N of the other"))
     }
 
-    fn place(&self) -> usize {
+    fn line(&self) -> usize {
         self.source.number()
     }
 }

@@ -4,9 +4,9 @@
 //! refused: a single stray quote would otherwise make all rows after it one value. (The csv crate does neither, and is
 //! unreliable about the lines of rows; tests hold what both read equal.)
 //!
-//! In tab-separated values, a quote is usually an ordinary character, but files written by Python's csv module or by
-//! pandas have quotes around values. [`Dialect`] tells one from the other; where only the values have quotes that need
-//! them, a row of another width than the first shows where ([`RowReader::read_quoted`]).
+//! In tab-separated values, a quote is usually an ordinary character, but files from Python's csv module or pandas have
+//! quotes around values. [`Dialect`] distinguishes the two. If only those values are quoted that need it, a row with
+//! another number of values than the first shows where ([`RowReader::read_quoted`]).
 
 use std::borrow::Cow;
 
@@ -16,16 +16,16 @@ use crate::data::corpus::PairBlock;
 use crate::error::{Error, Result};
 use crate::limits;
 
-/// Rows that are looked at to tell whether values are quoted.
+/// How many rows decide whether values are quoted.
 const SAMPLE: usize = 100;
-/// What separates values, in order of preference after what the file's name says.
+/// Separators of values, in order of preference, after the one that the file's name suggests.
 const SEPARATORS: [char; 4] = ['\t', ',', ';', '|'];
 
 /// The rows of a table.
 pub(super) struct TableRows {
     reader: RowReader,
     row: Row,
-    /// Whether `row` is still to be given out: the first one of a file without names.
+    /// Whether `row` has not been returned yet: the first one of a file without names.
     is_pending: bool,
     /// The columns of source and target.
     columns: [usize; 2],
@@ -37,7 +37,7 @@ impl TableRows {
     /// # Errors
     /// It cannot be read, or has no such columns.
     pub(super) fn open(shard: &Shard, columns: &Columns, separator: char) -> Result<Self> {
-        let dialect = Dialect::of(shard, columns, separator)?;
+        let dialect = Dialect::detect(shard, columns, separator)?;
         let mut reader = RowReader { lines: Lines::open(shard)?, ahead: None, dialect, width: None };
         let mut row = Row::default();
         let is_row = reader.read(&mut row)?;
@@ -68,7 +68,7 @@ impl Rows for TableRows {
         Ok(true)
     }
 
-    fn place(&self) -> usize {
+    fn line(&self) -> usize {
         self.row.line
     }
 }
@@ -90,7 +90,7 @@ fn no_columns(shard: &Shard, columns: &Columns, row: &Row) -> Error {
     error.more_help("if these are text, the file has no line of names: count its columns, source = 1, target = 2")
 }
 
-/// How a table is written.
+/// The dialect of a table.
 #[derive(Clone, Copy)]
 struct Dialect {
     separator: char,
@@ -99,8 +99,8 @@ struct Dialect {
 }
 
 impl Dialect {
-    /// Finds out from the beginning of the file; `separator` is what its name says.
-    fn of(shard: &Shard, columns: &Columns, separator: char) -> Result<Self> {
+    /// Detects the dialect from the beginning of the file; `separator` is the one that its name suggests.
+    fn detect(shard: &Shard, columns: &Columns, separator: char) -> Result<Self> {
         let mut lines = Lines::open(shard)?;
         let (mut separator, mut rows) = (separator, 0);
         while let Some(line) = lines.next()?.filter(|_| rows < SAMPLE) {
@@ -115,7 +115,7 @@ impl Dialect {
                 };
                 separator = [separator].into_iter().chain(SEPARATORS).find(fits).unwrap_or(separator);
             }
-            // A writer that quotes all text quotes names, too. Where names are plain, all rows must agree.
+            // A writer that quotes all text also quotes names. If names are plain, all rows must agree.
             let is_quoted = line.split('\t').filter(|value| !value.is_empty()).all(|value| unquoted(value).is_some());
             if separator != '\t' || is_quoted == (rows == 0) {
                 return Ok(Self { separator, has_quotes: separator != '\t' || is_quoted });
@@ -125,8 +125,8 @@ impl Dialect {
         Ok(Self { separator, has_quotes: separator != '\t' || rows > 1 })
     }
 
-    /// The value that a text between separators stands for. Where only those are quoted that need it, quotes within are
-    /// written twice; text that nobody has quoted does not look so.
+    /// The value of a text between separators. If only values are quoted that need it, quotes within them are doubled;
+    /// unquoted text does not look like that.
     fn value(self, text: &str) -> Cow<'_, str> {
         match unquoted(text).filter(|value| !self.has_quotes && value.contains("\"\"")) {
             Some(value) => Cow::Owned(value.replace("\"\"", "\"")),
@@ -135,7 +135,7 @@ impl Dialect {
     }
 }
 
-/// What stands between the quotes around a whole value, in which quotes are written twice.
+/// The text between the quotes around a whole value, in which quotes are doubled.
 fn unquoted(text: &str) -> Option<&str> {
     let inner = text.strip_prefix('"')?.strip_suffix('"')?;
     (!inner.replace("\"\"", "").contains('"')).then_some(inner)
@@ -149,7 +149,7 @@ struct Row {
     ends: Vec<usize>,
     /// The line at which it begins, from 1.
     line: usize,
-    /// The line of a quote within a value that follows a backslash and is not written twice.
+    /// The line of a quote within a value that follows a backslash and is not doubled.
     escaped: Option<usize>,
     /// Whether something other than a separator follows the quote at the end of a value.
     is_loose: bool,
@@ -178,7 +178,7 @@ struct RowReader {
     /// The line that was read last, if it is still to be made a row.
     ahead: Option<String>,
     dialect: Dialect,
-    /// How many values a row has, once that is known.
+    /// How many values a row has, once known.
     width: Option<usize>,
 }
 
@@ -249,7 +249,7 @@ impl RowReader {
             let width = 1 + next.matches(dialect.separator).count();
             line = next.to_owned();
             if is_whole && stray.is_none() && self.width == Some(width) {
-                // A row of its own, after one that just has a quote there.
+                // A separate row, after one that only has a quote there.
                 self.ahead = Some(line);
                 return Ok(());
             }
@@ -280,8 +280,8 @@ impl RowReader {
     }
 }
 
-/// Whether a row that was read without quotes is to be read anew, as if there were some: it has not the usual number of
-/// values, or its last one begins with a quote that does not end there.
+/// Whether to read a row again with quotes: it does not have the usual number of values, or its last value begins with
+/// a quote that does not end there.
 fn may_be_quoted(row: &Row, dialect: Dialect, width: Option<usize>) -> bool {
     let last = || row.ends.len().checked_sub(1).map_or("", |last| row.get(last));
     let is_open = || last().starts_with('"') && unquoted(last()).is_none();

@@ -12,7 +12,7 @@ fn files(folder: &tempfile::TempDir, format: Format, contents: &[(&str, &str)]) 
     HubFiles { name: "split".into(), format, shards: contents.iter().map(shard).collect(), columns }
 }
 
-/// Of text that is checked, too.
+/// Also for checked text.
 #[test]
 fn a_row_is_at_the_line_where_it_begins() {
     let folder = tempfile::tempdir().unwrap();
@@ -39,7 +39,7 @@ fn a_row_is_at_the_line_where_it_begins() {
         assert_eq!((corpus.len(), lines.len()), (expected.len(), expected.len()));
         for (index, (name, line)) in expected.iter().enumerate() {
             assert_eq!(corpus.origin(index, Side::Target), (name.into(), *line), "{index}");
-            assert_eq!(lines.place(index), (name.as_ref(), *line), "{index}");
+            assert_eq!(lines.location(index), (name.as_ref(), *line), "{index}");
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use chardetng::{EncodingDetector, Iso2022JpDetection, Utf8Detection};
 
-/// Bytes on each side of the first wrong one that tell the encoding.
+/// How many bytes on each side of the first wrong one decide on the encoding.
 const AROUND: usize = 1 << 19;
-/// Fewer bytes tell no alphabet.
+/// Fewer bytes do not show an alphabet.
 const FEW: usize = 8;
 
 /// What surrounds byte `offset` of a text.
@@ -13,20 +13,20 @@ pub fn around(bytes: &[u8], offset: usize) -> &[u8] {
     bytes.get(offset.saturating_sub(AROUND)..end).unwrap_or(bytes)
 }
 
-/// What to do about text that is not UTF-8, of which `sample` is a part.
+/// What to do about text that is not UTF-8; `sample` is a part of it.
 pub fn advice(sample: &[u8]) -> String {
     match encoding(sample) {
         Some(encoding) => {
             format!("convert the text, for example with `iconv -f {encoding} -t UTF-8`, or mend the line")
         }
-        None => "other characters around it are UTF-8, so the text is damaged: get it anew, mend the line, or leave out the bytes that \
-                 are wrong, with `iconv -c -f UTF-8 -t UTF-8`"
+        None => "other characters around it are UTF-8, so the text is damaged: get it anew, mend the line, or leave \
+                 out the bytes that are wrong, with `iconv -c -f UTF-8 -t UTF-8`"
             .to_owned(),
     }
 }
 
-/// The encoding that bytes are probably in, as `iconv` names it; `None` for UTF-8 with damage: of what is not ASCII, at
-/// least half is well-formed, which other encodings hardly ever are.
+/// The probable encoding of bytes, as `iconv` names it; `None` for damaged UTF-8: at least half of the bytes beyond
+/// ASCII are well-formed, which hardly ever happens in other encodings.
 fn encoding(sample: &[u8]) -> Option<&'static str> {
     let (mut formed, mut wrong, mut has_controls) = (0, 0, false);
     for chunk in sample.utf8_chunks() {
@@ -38,7 +38,7 @@ fn encoding(sample: &[u8]) -> Option<&'static str> {
         return None;
     }
     let western = if has_controls { "CP1252" } else { "LATIN1" };
-    // With few letters that are not ASCII, nothing can be told of the alphabets that are mostly ASCII.
+    // With few letters beyond ASCII, alphabets that are mostly ASCII cannot be recognised.
     let (letters, high) = sample.iter().fold((0, 0), |(letters, high), byte| {
         (letters + usize::from(byte.is_ascii_alphabetic()), high + usize::from(!byte.is_ascii()))
     });
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn damage_and_other_encodings_are_told_apart() {
+    fn damage_and_other_encodings_are_distinguished() {
         for (sample, expected) in [
             // Some multi-byte characters, and a byte that was lost or changed.
             (&b"l\xC3\xBCtt und gr\xC3\xBC\xC3n"[..], None),

@@ -1,7 +1,7 @@
 //! A text file read from beginning to end, as often as wanted, in little memory.
 //!
-//! [`TextFile::scan`] reads it once, finds what is wrong with it and learns what later stages need beforehand: how many
-//! lines it has, and the checksum that identifies its text.
+//! [`TextFile::scan`] reads it once, finds its errors, and gathers facts for later stages: the number of lines, and the
+//! checksum that identifies its text.
 
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub struct TextFile {
     column: Option<usize>,
     /// What it holds, unpacked, where it can be read only once: a pipe.
     kept: Option<Arc<[u8]>>,
-    /// Its size and the time of its last change when it was read; `None` for what is kept.
+    /// Its size and the time of its last change when it was read; `None` for text in memory.
     version: Option<(u64, SystemTime)>,
     /// Number of lines; a last line without `\n` counts.
     pub lines: usize,
@@ -42,7 +42,7 @@ pub struct TextFile {
     pub uneven: Option<Odd>,
 }
 
-/// Lines that may be something else than was meant.
+/// Suspicious lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Odd {
     /// How many there are.
@@ -190,7 +190,7 @@ impl Columns {
         }
         let text = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
         self.rows.add(before.lines + 1, lines::bare(text, before.lines == 0));
-        // A row of nothing is an empty pair, as empty lines of two files are.
+        // An empty row is an empty pair, like empty lines of two files.
         if lines::is_blank_row(text) {
             buffer.extend_from_slice(&self.line[text.len()..]);
             return Ok(());
@@ -251,13 +251,12 @@ impl LineReader {
         Ok(true)
     }
 
-    /// The bytes that come next, none at the end of the file: for what is not made of lines. They stay until they are
-    /// consumed.
+    /// The next bytes, for formats other than lines; none at the end of the file. They stay until they are consumed.
     pub fn fill(&mut self) -> Result<&[u8]> {
         self.reader.fill_buf().map_err(|error| self.packing.failed(&self.path, error))
     }
 
-    /// Takes the first of those bytes away.
+    /// Removes the first of those bytes.
     pub fn consume(&mut self, count: usize) {
         self.reader.consume(count);
     }

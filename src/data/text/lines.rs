@@ -23,8 +23,8 @@ pub fn is_long(line: &str) -> bool {
 }
 
 /// What to do about a line that is longer than can be read.
-pub const TOO_LONG_HELP: &str = "a sentence is expected on each line: is this a file of lines? If carriage returns should end them: \
-                                 `tr '\\r' '\\n' < FILE > NEW`";
+pub const TOO_LONG_HELP: &str = "a sentence is expected on each line: is this a file of lines? If carriage returns \
+                                 should end them: `tr '\\r' '\\n' < FILE > NEW`";
 
 /// Appends the next line with its end; 0 bytes at the end of the text. Fails with [`ErrorKind::FileTooLarge`] where a
 /// line has more than 64 MiB.
@@ -210,7 +210,7 @@ fn line_starts(bytes: &[u8]) -> CompactVec {
     starts
 }
 
-/// How much of a file comes before the part being checked, which starts at a line.
+/// How much of a file comes before the part to check, which starts at a line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Before {
     pub(super) lines: usize,
@@ -234,14 +234,14 @@ pub(super) fn not_utf8(path: &Path, before: Before, offset: usize, bytes: &[u8])
     let rest = &bytes[offset..];
     let is_cut = rest.len() > 1 && std::str::from_utf8(rest).is_err_and(|error| error.error_len().is_none());
     // What its name promises shows at once.
-    let packed = if before.lines == 0 && line == 1 { Signature::of_name(path) } else { None };
+    let packed = if before.lines == 0 && line == 1 { Signature::packed_name(path) } else { None };
     let advice = match (packed, unicode) {
         (Some(packed), _) => packed.help().to_owned(),
         (_, Some(unicode)) => {
             format!("convert the text, for example with `iconv -f {unicode} -t UTF-8`, or mend the line")
         }
-        _ if is_cut => "the text ends in the middle of a character: it was cut short, so get it anew, or leave out what is left of \
-                        the character, with `iconv -c -f UTF-8 -t UTF-8`"
+        _ if is_cut => "the text ends in the middle of a character: it was cut short, so get it anew, or leave out \
+                        what is left of the character, with `iconv -c -f UTF-8 -t UTF-8`"
             .to_owned(),
         _ if bytes.len() < SAMPLE => encoding::advice(&surroundings(path, before).unwrap_or_else(|| bytes.to_vec())),
         _ => encoding::advice(encoding::around(bytes, offset)),
@@ -252,7 +252,7 @@ pub(super) fn not_utf8(path: &Path, before: Before, offset: usize, bytes: &[u8])
         .help(format!("byte 0x{byte:02X} at offset {offset}; {advice}"))
 }
 
-/// Fewer bytes say little about an encoding.
+/// Fewer bytes give little evidence of an encoding.
 const SAMPLE: usize = 1 << 16;
 
 /// What surrounds a line of a file, if it can be read again.
@@ -344,8 +344,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = write(&directory, "latin1.txt", b"first\nl\xC3\xBCtt caf\xE9 au lait\n");
         let error = read_lines(&path).unwrap_err().to_string();
-        let place = format!("the text is not UTF-8\n  --> {}:2:9\n", path.display());
-        assert!(error.starts_with(&place), "{error}");
+        let location = format!("the text is not UTF-8\n  --> {}:2:9\n", path.display());
+        assert!(error.starts_with(&location), "{error}");
         assert!(error.contains("byte 0xE9 at offset 15;") && error.contains("iconv -c -f UTF-8 -t UTF-8"), "{error}");
         let path = write(&directory, "latin1.txt", b"first\nl\xFCtt caf\xE9 au lait\n");
         let error = read_lines(&path).unwrap_err().to_string();

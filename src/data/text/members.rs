@@ -122,7 +122,8 @@ fn help_on_trailing(packing: Packing) -> String {
         _ => format!("{} -dc", packing.name()),
     };
     format!(
-        "files may have been joined, or a longer one overwritten in part: fetch it again, or, if what comes before these data is all \
-         of the text, write that with `{command} FILE > TEXT`, in spite of what it says about the rest"
+        "files may have been joined, or a longer one overwritten in part: fetch it again, or, if what comes before \
+         these data is all of the text, write that with `{command} FILE > TEXT`, in spite of what it says about the \
+         rest"
     )
 }

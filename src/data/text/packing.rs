@@ -1,4 +1,4 @@
-//! How text is compressed: not at all, or by gzip, xz or Zstandard, told apart by the first bytes.
+//! The compression of text: none, gzip, xz or Zstandard, recognised by the first bytes.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Cursor, ErrorKind, Read};
@@ -31,7 +31,7 @@ impl Packing {
 
     /// Reading such a file failed.
     pub(super) fn failed(self, path: &Path, error: std::io::Error) -> Error {
-        // What the system says has nothing to do with how the file is packed.
+        // An error of the system is unrelated to the compression.
         let is_of_data = self != Self::None && error.raw_os_error().is_none();
         let help = is_of_data.then(|| damage_help(&error, &format!("`{} -t`", self.name())));
         let error = failed(path, error);
@@ -49,7 +49,7 @@ impl Packing {
         }
     }
 
-    fn of_extension(path: &Path) -> Self {
+    fn from_extension(path: &Path) -> Self {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("gz") => Self::Gzip,
             Some("xz") => Self::Xz,
@@ -66,13 +66,13 @@ impl Packing {
         (&[SKIPPABLE, 0x2A, 0x4D, 0x18], Self::Zstd),
     ];
 
-    /// Whether data of this kind may begin with these bytes, of which there may be too few to tell.
+    /// Whether data of this kind may begin with these bytes; possibly too few to decide.
     pub(super) fn may_begin(self, head: &[u8]) -> bool {
         Self::BEGINNINGS.iter().any(|(all, packing)| *packing == self && agree(all, head))
     }
 
-    /// What the first bytes say.
-    fn of_content(head: &[u8]) -> Self {
+    /// The compression that the first bytes show.
+    fn from_content(head: &[u8]) -> Self {
         let begun = Self::BEGINNINGS.iter().find(|(all, _)| all.len() <= head.len() && agree(all, head));
         begun.map_or(Self::None, |(_, packing)| *packing)
     }
@@ -112,14 +112,14 @@ pub(super) fn open_packed(path: &Path) -> Result<(Box<dyn BufRead + Send>, Packi
     let mut file = File::open(path).map_err(|e| failed(path, e))?;
     // The head is kept, not sought back to: the file may be a pipe.
     let head = read_head(&mut file).map_err(|e| failed(path, e))?;
-    if let Some(signature) = Signature::of_binary(&head) {
-        return Err(Error::of_signature(&signature, path));
+    if let Some(signature) = Signature::binary(&head) {
+        return Err(Error::from_signature(&signature, path));
     }
-    let named = Packing::of_extension(path);
-    let packing = Packing::of_content(&head);
+    let named = Packing::from_extension(path);
+    let packing = Packing::from_content(&head);
     if packing == Packing::None && named != Packing::None {
-        if let Some(page) = Signature::of_placeholder(&head) {
-            return Err(Error::of_signature(&page, path));
+        if let Some(page) = Signature::placeholder(&head) {
+            return Err(Error::from_signature(&page, path));
         }
         return Err(Error::failure(format!("the file does not hold {} data, as its name says", named.name()))
             .at(path)
@@ -132,8 +132,8 @@ pub(super) fn open_packed(path: &Path) -> Result<(Box<dyn BufRead + Send>, Packi
     let mut reader = unpacked(reader, packing).map_err(|e| failed(path, e))?;
     if packing != Packing::None {
         let head = reader.fill_buf().map_err(|error| packing.failed(path, error))?;
-        if let Some(signature) = Signature::of_binary(head) {
-            return Err(packing.inside(Error::of_signature(&signature, path)));
+        if let Some(signature) = Signature::binary(head) {
+            return Err(packing.inside(Error::from_signature(&signature, path)));
         }
     }
     Ok((reader, packing))
@@ -143,10 +143,10 @@ pub(super) fn open_packed(path: &Path) -> Result<(Box<dyn BufRead + Send>, Packi
 /// not fetched, or text of two or four bytes a character.
 ///
 /// # Errors
-/// It is one of these; `path` is its name in the error.
+/// The text is of such a format; `path` is its name in the error.
 pub fn refuse_foreign(first_line: &[u8], path: &Path) -> Result<()> {
-    if let Some(signature) = Signature::of_binary(first_line) {
-        return Err(Error::of_signature(&signature, path));
+    if let Some(signature) = Signature::binary(first_line) {
+        return Err(Error::from_signature(&signature, path));
     }
     match first_line {
         // UTF-16 has zero bytes; without any, the text is only damaged.
@@ -154,7 +154,7 @@ pub fn refuse_foreign(first_line: &[u8], path: &Path) -> Result<()> {
             Err(not_utf8(path, Before::default(), 0, first_line))
         }
         [0, 0, 0xFE, 0xFF, ..] => Err(not_utf8(path, Before::default(), 2, first_line)),
-        _ => Signature::of_zeros(first_line).map_or(Ok(()), |it| Err(Error::of_signature(&it, path))),
+        _ => Signature::wide_text(first_line).map_or(Ok(()), |it| Err(Error::from_signature(&it, path))),
     }
 }
 
@@ -164,12 +164,12 @@ pub fn refuse_foreign(first_line: &[u8], path: &Path) -> Result<()> {
 /// It is a document of another program, or what [`refuse_foreign`] refuses.
 pub fn refuse_documents(head: &[u8], path: &Path) -> Result<()> {
     refuse_foreign(head, path)?;
-    Signature::of_document(head).map_or(Ok(()), |signature| Err(Error::of_signature(&signature, path)))
+    Signature::structured_text(head).map_or(Ok(()), |signature| Err(Error::from_signature(&signature, path)))
 }
 
 /// What a text is if it is a document in HTML or XML, whose lines are hardly sentences.
 pub fn markup(head: &[u8]) -> Option<String> {
-    Signature::of_markup(head).map(|signature| signature.to_string())
+    Signature::page_or_markup(head).map(|signature| signature.to_string())
 }
 
 /// Whether the first line of a text is an object in JSON that is not empty.
@@ -177,7 +177,7 @@ pub fn begins_with_object(head: &[u8]) -> bool {
     Signature::is_object(head)
 }
 
-/// Reads the beginning of a stream: what arrives at once, or as much as tells whether it is compressed.
+/// Reads the beginning of a stream: the bytes that arrive at once, or enough of them to detect compression.
 pub fn read_head(stream: &mut impl Read) -> std::io::Result<Vec<u8>> {
     let mut head = vec![0; 1 << 16];
     let mut length = 0;
@@ -196,7 +196,7 @@ pub fn read_head(stream: &mut impl Read) -> std::io::Result<Vec<u8>> {
 
 /// Whether a stream that begins with `head` is compressed.
 pub fn is_packed(head: &[u8]) -> bool {
-    Packing::of_content(head) != Packing::None
+    Packing::from_content(head) != Packing::None
 }
 
 /// What a stream holds, unpacked where it is compressed.
@@ -209,7 +209,7 @@ pub(super) fn open_stream(
     mut stream: impl Read + Send + 'static,
 ) -> std::io::Result<(Box<dyn BufRead + Send>, Packing)> {
     let head = read_head(&mut stream)?;
-    let packing = Packing::of_content(&head);
+    let packing = Packing::from_content(&head);
     let reader = unpacked(BufReader::with_capacity(1 << 16, Cursor::new(head).chain(stream)), packing)?;
     Ok((reader, packing))
 }
@@ -255,7 +255,7 @@ mod tests {
             ("skippable", [b"\x5F\x2A\x4D\x18\0\0\0\0".to_vec(), skippable, zstd("über\ngo")].concat()),
             ("P.txt", "P*M\n_*M".as_bytes().to_vec()),
             ("unnamed", gzip("über\ngo")),
-            // Padded as on tapes; more than a buffer, too.
+            // Padded as on tapes, also with more than a buffer.
             ("padded.gz", [gzip("über\n"), gzip("go"), vec![0; 10_240]].concat()),
             ("padded_more.gz", [gzip("über\ngo"), vec![0; 200_000]].concat()),
             ("padded.xz", [xz("über\n"), vec![0; 8], xz("go"), vec![0; 4]].concat()),
@@ -279,7 +279,7 @@ mod tests {
                 assert!(error.contains("after.gz") && error.contains("after the end of the gzip data"), "{error}");
             }
         }
-        // Programs that test a file find nothing wrong with it, or only say that they do not know it.
+        // Programs that test a file accept it, or only report that they do not know it.
         for (name, packed, command) in [
             ("garbage.gz", gzip("text\n"), "`gzip -dc FILE"),
             ("garbage.xz", xz("text\n"), "`xz -dc --single-stream FILE"),
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_is_no_text_is_told_by_its_whole_beginning() {
+    fn a_stream_that_is_no_text_is_recognised_by_its_whole_beginning() {
         let stdin = Path::new("stdin");
         for (line, words) in [
             (&b"BZh91AY&SY and more\n"[..], "bunzip2"),
@@ -401,7 +401,7 @@ mod tests {
                     assert!(error.contains(words) && error.contains(name), "{error}");
                 }
             }
-            // As it is fetched instead of what its name says.
+            // As fetched instead of the named file.
             if words.contains("git") || words.contains("HTML") {
                 let error = open(&write(&directory, "named.en.gz", content)).err().unwrap().to_string();
                 assert!(error.contains(words), "{error}");

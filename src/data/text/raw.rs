@@ -18,7 +18,7 @@ const BYTES: usize = 16 << 20;
 
 /// Where consecutive lines come from.
 #[derive(Clone, Debug, Default)]
-pub struct Places(Vec<Stretch>);
+pub struct LineLocations(Vec<Stretch>);
 
 /// Lines of a file without gaps.
 #[derive(Clone, Debug)]
@@ -30,8 +30,8 @@ struct Stretch {
     line: usize,
 }
 
-impl Places {
-    /// Line `index`, which follows those that are known, is line `line` of a file.
+impl LineLocations {
+    /// Line `index`, which follows the known lines, is line `line` of a file.
     fn push(&mut self, index: usize, file: &Path, line: usize) {
         // One that has no line after all.
         self.0.pop_if(|last| last.first == index && (*last.file != *file || last.line != line));
@@ -42,13 +42,13 @@ impl Places {
         }
     }
 
-    /// The lines of `window` follow, of which the first has this index.
+    /// Adds the lines of `window`, the first with this index.
     pub fn extend(&mut self, index: usize, window: &RawLines) {
-        window.places.0.iter().for_each(|stretch| self.push(index + stretch.first, &stretch.file, stretch.line));
+        window.locations.0.iter().for_each(|stretch| self.push(index + stretch.first, &stretch.file, stretch.line));
     }
 
     /// The file and the line there, from 1, of line `index`, from 0.
-    pub fn of(&self, index: usize) -> (&Path, usize) {
+    pub fn location(&self, index: usize) -> (&Path, usize) {
         let after = self.0.partition_point(|stretch| stretch.first <= index);
         let stretch = after.checked_sub(1).and_then(|last| self.0.get(last));
         stretch.map_or((Path::new(""), index + 1), |it| (&it.file, index - it.first + it.line))
@@ -57,7 +57,7 @@ impl Places {
 
 /// Consecutive lines of one side of a corpus, as bytes.
 pub struct RawLines {
-    places: Places,
+    locations: LineLocations,
     bytes: Vec<u8>,
     /// Where each line starts, and the end.
     starts: Vec<usize>,
@@ -68,11 +68,11 @@ pub struct RawLines {
 }
 
 impl RawLines {
-    /// No lines, of which the next is line `line` of a file.
+    /// No lines yet; the next one is line `line` of a file.
     fn new(file: &Path, line: usize) -> Self {
-        let mut places = Places::default();
-        places.push(0, file, line);
-        Self { places, bytes: Vec::new(), starts: vec![0], byte_order_mark: false, left_out: Vec::new() }
+        let mut locations = LineLocations::default();
+        locations.push(0, file, line);
+        Self { locations, bytes: Vec::new(), starts: vec![0], byte_order_mark: false, left_out: Vec::new() }
     }
 
     /// Adds a line without its end.
@@ -83,12 +83,12 @@ impl RawLines {
 
     /// The first file.
     pub fn path(&self) -> &Path {
-        self.places.of(0).0
+        self.locations.location(0).0
     }
 
     /// The file and the line there, from 1, of line `index`, from 0.
-    pub fn place(&self, index: usize) -> (&Path, usize) {
-        self.places.of(index)
+    pub fn location(&self, index: usize) -> (&Path, usize) {
+        self.locations.location(index)
     }
 
     /// Number of lines; a last line without `\n` counts.
@@ -105,7 +105,8 @@ impl RawLines {
         self.len() >= LINES || self.bytes.len() >= BYTES
     }
 
-    /// Line `index` (from 0) and those around it, as far as they tell an encoding. Panics as [`Self::get`] does.
+    /// Line `index` (from 0) and the lines around it, as many as the detection of an encoding needs. Panics as
+    /// [`Self::get`] does.
     pub fn around(&self, index: usize) -> &[u8] {
         encoding::around(&self.bytes, self.starts[index])
     }
@@ -166,7 +167,7 @@ impl<'p> Reader<'p> {
     }
 }
 
-/// Reads a file. At least one window comes, which may have no line. If reading fails, what was read before has come.
+/// Reads a file. Gives at least one window, perhaps without lines. If reading fails, it has given the lines before.
 pub fn windows_of_file(path: &Path, mut each: impl FnMut(RawLines)) -> Result<()> {
     windows([Reader::open(path)?], |[window]| each(window))
 }
@@ -206,16 +207,16 @@ fn windows<const N: usize>(mut readers: [Reader; N], mut each: impl FnMut([RawLi
     }
 }
 
-/// Reads two columns of a file, numbered from 1, that tabs separate. Rows that lack one of them are left out. At least
-/// one window comes. Fails at the end if carriage returns separate rows.
+/// Reads two tab-separated columns of a file, numbered from 1. Rows that lack one of them are left out. Gives at least
+/// one window. Fails at the end if carriage returns separate rows.
 pub fn windows_of_columns(path: &Path, columns: [usize; 2], mut each: impl FnMut([RawLines; 2])) -> Result<()> {
     let mut joined = JoinedRows::default();
     windows_of_file(path, |rows| {
-        let mut sides = [(); 2].map(|()| RawLines::new(path, rows.place(0).1));
+        let mut sides = [(); 2].map(|()| RawLines::new(path, rows.location(0).1));
         sides[0].byte_order_mark = rows.byte_order_mark;
         for index in 0..rows.len() {
             let row = rows.get(index);
-            let (_, number) = rows.place(index);
+            let (_, number) = rows.location(index);
             joined.add(number, bare(row, false));
             // As training reads it.
             let column = |number: usize| match is_blank_row(row) {
@@ -227,7 +228,7 @@ pub fn windows_of_columns(path: &Path, columns: [usize; 2], mut each: impl FnMut
                 continue;
             };
             for (side, column) in sides.iter_mut().zip([source, target]) {
-                side.places.push(side.len(), path, number);
+                side.locations.push(side.len(), path, number);
                 side.push(column);
             }
         }
@@ -248,7 +249,7 @@ pub fn windows_of_pairs(corpus: &dyn PairSource, mut each: impl FnMut([RawLines;
         for (source, target) in (0..block.len()).map(|pair| block.get(pair)) {
             for ((side, lines), text) in sides.iter_mut().zip([source, target]) {
                 let (file, line) = corpus.origin(read, *side);
-                lines.places.push(lines.len(), &file, line);
+                lines.locations.push(lines.len(), &file, line);
                 lines.push(text.as_bytes());
             }
             read += 1;
@@ -303,7 +304,7 @@ mod tests {
                     for index in 0..side.len() {
                         *read += 1;
                         assert_eq!(side.get(index), read.to_string().as_bytes());
-                        assert_eq!(side.place(index), (path.as_path(), *read));
+                        assert_eq!(side.location(index), (path.as_path(), *read));
                     }
                 }
                 windows += 1;
@@ -335,26 +336,26 @@ mod tests {
         let short = [1, 4, LINES, LINES + 1, LINES + 3];
         let row = |i: usize| if short.contains(&i) { "no tab\n".to_owned() } else { format!("s{i}\tx\tt{i}\n") };
         let path = write(&folder, "table", &(1..=LINES + 5).map(row).collect::<String>());
-        let (mut left_out, mut rows, mut places, mut total) = (Vec::new(), Vec::new(), Places::default(), 0);
+        let (mut left_out, mut rows, mut locations, mut total) = (Vec::new(), Vec::new(), LineLocations::default(), 0);
         windows_of_columns(&path, [1, 3], |[source, target]| {
             assert_eq!(source.left_out, target.left_out);
             left_out.extend(source.left_out.clone());
-            places.extend(total, &source);
+            locations.extend(total, &source);
             total += source.len();
             for index in 0..source.len() {
-                let (_, number) = source.place(index);
+                let (_, number) = source.location(index);
                 assert_eq!(source.get(index), format!("s{number}").as_bytes());
                 assert_eq!(target.get(index), format!("t{number}").as_bytes());
-                assert_eq!(target.place(index).1, number);
+                assert_eq!(target.location(index).1, number);
                 rows.push(number);
             }
         })
         .unwrap();
         assert_eq!(left_out, short);
         assert_eq!(rows, (1..=LINES + 5).filter(|row| !short.contains(row)).collect::<Vec<_>>());
-        // The numbers of all lines, too.
-        assert!((0..total).all(|index| places.of(index).1 == rows[index]));
-        assert_eq!(places.0.len(), 4);
+        // Also the numbers of all lines.
+        assert!((0..total).all(|index| locations.location(index).1 == rows[index]));
+        assert_eq!(locations.0.len(), 4);
     }
 
     /// As training reads them.
@@ -363,8 +364,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = write(&folder, "table", "a\tb\n\n \r\nno tab\nc\td\n");
         windows_of_columns(&path, [1, 2], |[source, target]| {
-            let rows =
-                |side: &RawLines| (0..side.len()).map(|i| (side.get(i).to_vec(), side.place(i).1)).collect::<Vec<_>>();
+            let rows = |side: &RawLines| {
+                (0..side.len()).map(|i| (side.get(i).to_vec(), side.location(i).1)).collect::<Vec<_>>()
+            };
             let row = |text: &[u8], number| (text.to_vec(), number);
             assert_eq!(rows(&source), [row(b"a", 1), row(b"", 2), row(b"", 3), row(b"c", 5)]);
             assert_eq!(rows(&target), [row(b"b", 1), row(b"", 2), row(b"", 3), row(b"d", 5)]);

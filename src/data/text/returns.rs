@@ -28,7 +28,8 @@ pub fn warning(path: &Path, Odd { lines, first }: Odd) -> String {
     let have = if lines == 1 { "line has" } else { "lines have" };
     let path = path.display();
     format!(
-        "{path}: {lines} {have} carriage returns within (line {first} is the first): only a newline ends a line, and {MEND}"
+        "{path}: {lines} {have} carriage returns within (line {first} is the first): only a newline ends a line, and \
+         {MEND}"
     )
 }
 
@@ -37,7 +38,7 @@ pub(super) fn has_any(line: &[u8]) -> bool {
     line.contains(&b'\r') && bare(line, false).contains(&b'\r')
 }
 
-/// Rows of a table of which carriage returns have made one.
+/// Rows of a table that carriage returns have joined into one line.
 #[derive(Default)]
 pub(super) struct JoinedRows {
     /// The columns of the first row without a carriage return.
@@ -91,8 +92,8 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_told_from_texts_with_a_carriage_return() {
-        for (table, place) in [
+    fn joined_rows_are_no_texts_with_a_carriage_return() {
+        for (table, line) in [
             // All rows, the end of them, and the beginning.
             ("a\tb\rc\td\re\tf\r", Some(1)),
             ("a\tb\nc\td\ne\tf\rg\th\r", Some(3)),
@@ -112,8 +113,8 @@ mod tests {
             (1..)
                 .zip(table.split_terminator('\n'))
                 .for_each(|(number, row)| rows.add(number, bare(row.as_bytes(), false)));
-            let found = rows.refuse(Path::new("t")).err().and_then(|error| error.location().map(|place| place.line));
-            assert_eq!(found, place, "{table:?}");
+            let found = rows.refuse(Path::new("t")).err().and_then(|error| error.location().map(|it| it.line));
+            assert_eq!(found, line, "{table:?}");
         }
     }
 }

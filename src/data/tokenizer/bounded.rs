@@ -1,7 +1,6 @@
 //! The library's steps of normalising, splitting and decoding, one at a time, so that a text cannot grow without bound.
 //!
-//! Each step alone makes a text a few times as long at most, or says beforehand how long. A file may state many of
-//! them.
+//! Each step alone makes a text at most a few times as long, or announces its length. A file may have many steps.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -104,7 +103,7 @@ fn chain(step: &DecoderWrapper, pieces: Vec<String>, most: usize) -> tokenizers:
     if length(&pieces) > most { Err(too_long()) } else { Ok(pieces) }
 }
 
-/// What is said, once, of text that cannot be read or written as a tokenizer's file says.
+/// A message, given once, about text that cannot be encoded or decoded as a tokenizer's file requires.
 #[derive(Default)]
 pub(super) struct GivenUp {
     file: OnceLock<PathBuf>,
@@ -117,7 +116,7 @@ impl GivenUp {
         self.file.get_or_init(|| file.to_path_buf());
     }
 
-    /// Says, unless something was said before, that `what` happened.
+    /// Reports that `what` happened, unless it has reported before.
     pub(super) fn say(&self, what: &str, why: &Error) {
         if !self.is_said.swap(true, Ordering::Relaxed) {
             let file = self.file.get().map(|file| format!("{}: ", file.display())).unwrap_or_default();

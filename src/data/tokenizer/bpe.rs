@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 pub(super) struct Bpe {
     pipeline: Pipeline,
     vocabulary: Vocabulary,
-    /// Tells this tokenizer's remembered stretches from those of others.
+    /// Distinguishes this tokenizer's cached stretches from those of others.
     cache_owner: u64,
 }
 
@@ -23,9 +23,8 @@ impl Bpe {
     /// Reads a parsed `tokenizer.json`.
     ///
     /// # Errors
-    /// Its encoding or decoding would differ from what the file says: the model must be BPE with byte fallback, the
-    /// pipeline that of [`super::pipeline`], and `<pad>`, `<s>`, `</s>` and `<unk>` must be in the vocabulary, under
-    /// any ids.
+    /// Its encoding or decoding would differ from the file's: the model must be BPE with byte fallback, the pipeline
+    /// that of [`super::pipeline`], and `<pad>`, `<s>`, `</s>` and `<unk>` must be in the vocabulary, under any ids.
     pub(super) fn from_json(file: &Value) -> Result<Self> {
         let vocabulary = Vocabulary::from_json(file)?;
         let pipeline = Pipeline::from_json(file)?;

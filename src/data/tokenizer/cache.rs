@@ -1,4 +1,4 @@
-//! Remembered stretches of text: what the words between two spaces became.
+//! A cache of encoded stretches of text, between two spaces.
 //!
 //! Each thread has its own, so a look-up takes no lock. Text repeats itself: of the stretches of Multi30k 94 in 100, of
 //! Tatoeba's 96, were met before, and only the others are taken apart.
@@ -40,8 +40,8 @@ pub(super) struct Cache {
 
 type Table = HashMap<Box<str>, Stretch, FixedState>;
 
-/// Stretches in two generations: when the young one is full the old one is forgotten, except for what was met again
-/// meanwhile.
+/// Stretches in two generations: when the young one is full, the old one is dropped, except for stretches that were
+/// used again meanwhile.
 #[derive(Default)]
 pub(super) struct Remembered {
     young: Table,

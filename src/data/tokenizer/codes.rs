@@ -27,7 +27,7 @@ const END: &str = "</w>";
 pub(super) const TYPE: &str = "subword-nmt";
 /// How version 0.2 of subword-nmt begins.
 const HEADER: &str = "#version:";
-/// A space in merges of GPT-2's kind, whose files have the header of subword-nmt, too.
+/// A space in merges of GPT-2's kind, whose files have the same header as subword-nmt's.
 const BYTE_LEVEL_SPACE: char = 'Ġ';
 
 /// The id of a symbol that is part of no merge.
@@ -36,7 +36,7 @@ const UNKNOWN: u32 = u32::MAX;
 /// Where a word ends, for merges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
-    /// The end is a symbol of its own: version 0.1 of subword-nmt.
+    /// The end is a separate symbol: version 0.1 of subword-nmt.
     Apart,
     /// The end belongs to the last character: version 0.2, and fastBPE.
     Attached,
@@ -50,7 +50,7 @@ impl Version {
         }
     }
 
-    /// The version that the end of a header states; further zeros say nothing.
+    /// The version at the end of a header; further zeros have no meaning.
     fn named(name: &str) -> Option<Self> {
         let mut numbers: Vec<&str> = name.split('.').collect();
         while numbers.len() > 2 && numbers.last() == Some(&"0") {
@@ -91,7 +91,7 @@ impl Codes {
     /// at least `threshold` times.
     ///
     /// # Errors
-    /// A file cannot be read, or a line is none of such a file; the error names it.
+    /// A file cannot be read, or has an invalid line; the error names it.
     pub fn load(path: &Path, vocabulary: Option<&Path>, threshold: u64) -> Result<Self> {
         let lines = lines(path)?;
         let (version, pairs) = pairs(&lines, path)?;
@@ -153,7 +153,7 @@ impl Codes {
             let joined = format!("{left}{right}");
             match joined.strip_suffix(END) {
                 Some(whole) => add(whole.to_owned()),
-                // In version 0.1, what has no end may still be the last.
+                // In version 0.1, a symbol without an end may still be the last.
                 None => {
                     add(format!("{joined}{JOINER}"));
                     add(joined);
@@ -206,7 +206,7 @@ impl Codes {
         if self.vocabulary.is_none() { parts } else { self.within_vocabulary(parts) }
     }
 
-    /// The parts of a word, those that the vocabulary lacks split into what they were merged from.
+    /// The parts of a word; those that the vocabulary lacks are split into the symbols they were merged from.
     fn within_vocabulary<'w>(&self, parts: Vec<&'w str>) -> Vec<&'w str> {
         let mut found = Vec::with_capacity(parts.len());
         let last = parts.len().saturating_sub(1);

@@ -40,7 +40,7 @@ pub(super) fn check_size(json: &str) -> Result<()> {
 /// Refuses parts of a parsed file that the library would fail on, or that would take memory or time without bound.
 ///
 /// # Errors
-/// There is such a part; the error names it.
+/// The file has such a part; the error names it.
 pub(super) fn check(file: &Value) -> Result<()> {
     let mut steps = Steps::default();
     for part in PARTS {
@@ -127,8 +127,9 @@ fn check_charsmap(table: &Value) -> Result<()> {
     check_table(&BASE64.decode(bytes).map_err(|_| damaged())?)
 }
 
-/// What the library takes for granted of a table of replaced characters: wherever a text leads in its trie, there is a
-/// unit, and every value is the place of a replacement. And no replacement is many times as long as what it replaces.
+/// Checks what the library assumes about a table of replaced characters: wherever a text leads in its trie, there is a
+/// unit, and every value is the offset of a replacement. Also, no replacement is many times as long as the replaced
+/// text.
 pub(super) fn check_table(bytes: &[u8]) -> Result<()> {
     let (length, rest) = bytes.split_first_chunk::<4>().ok_or_else(damaged)?;
     let (trie, replacements) = rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(damaged)?;
@@ -149,8 +150,8 @@ pub(super) fn check_table(bytes: &[u8]) -> Result<()> {
             }
             let base = children(at, found);
             if found >> 8 & 1 == 1 {
-                let place = unit(base)? & !(1 << 31);
-                let replacement = replacements.get(place as usize..).and_then(|rest| rest.split('\0').next());
+                let offset = unit(base)? & !(1 << 31);
+                let replacement = replacements.get(offset as usize..).and_then(|rest| rest.split('\0').next());
                 let length = replacement.ok_or_else(damaged)?.len();
                 if length > depth * limits::REPLACEMENT_GROWTH {
                     return Err(Error::failure(format!(

@@ -34,7 +34,7 @@ pub(super) trait Engine: Send + Sync {
         None
     }
 
-    /// What is done to text before it is split, if the file says so in `mt`'s way.
+    /// The normalisation before splitting, if the file describes it in `mt`'s way.
     fn form(&self) -> Option<TextForm> {
         None
     }
@@ -91,7 +91,7 @@ pub(super) trait Engine: Send + Sync {
         byte.map_or_else(|| self.marked(&[id]).concat().replace(SPACE, " ").into_bytes(), |byte| vec![byte])
     }
 
-    /// Whether output is lower-case: no piece has a capital, but for those between brackets or the like (`<unk>`,
+    /// Whether output is lower-case: no piece has a capital, except those between brackets or the like (`<unk>`,
     /// `⟨NUM⟩`), and most pieces with letters are in a cased script.
     fn lowers_case(&self) -> bool {
         let is_sign = |c: char| !c.is_alphanumeric() && c != SPACE;
@@ -118,12 +118,12 @@ pub(super) trait Engine: Send + Sync {
         None
     }
 
-    /// What is said of text that the file cannot handle, if there may be any.
+    /// The message about text that the file cannot handle, if there may be any.
     fn given_up(&self) -> Option<&GivenUp> {
         None
     }
 
-    /// The tags, one of which begins each source line.
+    /// The tags; each source line begins with one.
     fn language_tags(&self) -> Vec<&str> {
         Vec::new()
     }

@@ -47,7 +47,7 @@ pub(super) struct Library {
     given_up: GivenUp,
 }
 
-/// How the pieces tell where a word begins.
+/// How pieces mark the beginning of a word.
 #[derive(Clone, Copy)]
 enum Marking {
     /// By `▁` for a space.
@@ -64,7 +64,7 @@ const BYTE_LEVEL_SPACE: char = 'Ġ';
 const INSIDE: &str = "##";
 
 impl Marking {
-    fn of(pieces: &[Box<str>]) -> Self {
+    fn detect(pieces: &[Box<str>]) -> Self {
         let some = |mark: char| pieces.iter().any(|piece| piece.len() > mark.len_utf8() && piece.starts_with(mark));
         match (some(SPACE), some(BYTE_LEVEL_SPACE)) {
             (true, _) => Self::Space,
@@ -75,8 +75,8 @@ impl Marking {
 }
 
 impl Library {
-    /// Reads a parsed `tokenizer.json`; special tokens that it lacks are added after its vocabulary. Gives its text,
-    /// too, where something was added.
+    /// Reads a parsed `tokenizer.json`, and adds missing special tokens after its vocabulary. Also returns its new
+    /// text, if it added any.
     ///
     /// # Errors
     /// The library cannot read it, its ids have gaps, or it cannot encode any text.
@@ -86,7 +86,7 @@ impl Library {
 
     fn read(mut file: Value) -> Result<(Self, Option<String>)> {
         let failed = |error: tokenizers::Error| Error::failure(error.to_string()).caused_by(error);
-        // Not from the text, in which a key may occur twice, and differ from what was checked.
+        // Not from the text, where a key may occur twice, and differ from the checked one.
         let mut whole: Inner = serde_json::from_value(file.clone()).map_err(|error| failed(error.into()))?;
         check_added(&whole)?;
         whole.with_truncation(None).map_err(failed)?;
@@ -129,7 +129,7 @@ impl Library {
             !is_unknown && ids.get(piece).is_some_and(|id| are_special.get(*id as usize) == Some(&true))
         });
         let splitter = file["model"]["merges"].is_array().then(|| Splitter::from_json(&file["model"])).transpose()?;
-        // It adds and moves what is not wanted here.
+        // It would add and move tokens.
         file["post_processor"] = Value::Null;
         let longest = file["model"].get_mut("max_input_chars_per_word");
         if let Some(longest) =
@@ -142,7 +142,7 @@ impl Library {
         inner.with_truncation(None).map_err(failed)?;
         inner.with_padding(None);
         inner.set_encode_special_tokens(true);
-        let marking = Marking::of(&pieces);
+        let marking = Marking::detect(&pieces);
         let new = Self {
             inner,
             splitter,
@@ -154,14 +154,14 @@ impl Library {
             marking,
             given_up: GivenUp::default(),
         };
-        // A model without a piece for unknown text refuses what it does not know.
+        // A model without a piece for unknown text refuses such text.
         new.encoded("a \u{10FFFD}\u{E000} 0 \u{1F600}").map_err(|error| {
             Error::failure(format!("it cannot encode unknown text: {}", error.what())).caused_by(error)
         })?;
         Ok((new, written))
     }
 
-    /// Joins pieces as the file says; if it cannot be done so, with spaces.
+    /// Joins pieces with the file's decoder; if that fails, with spaces.
     fn join(&self, pieces: Vec<String>) -> String {
         let Some(decoder) = self.inner.get_decoder() else { return pieces.join(" ") };
         let plain = pieces.join(" ");
@@ -203,8 +203,7 @@ impl Library {
     }
 }
 
-/// Refuses an added token of which normalising leaves nothing: the library finds it everywhere, and may never get
-/// further.
+/// Refuses an added token that normalising makes empty: the library finds it everywhere, and may never stop.
 fn check_added(tokenizer: &Inner) -> Result<()> {
     let added = tokenizer.get_added_vocabulary();
     let is_empty = |id: &u32| added.simple_id_to_token(*id).is_some_and(|token| token.is_empty());
@@ -244,7 +243,7 @@ fn hide(file: &mut Value, is_special: impl Fn(&str) -> bool) {
         }
         _ => {}
     }
-    // Not by index, which would add what is not there.
+    // Not by index, which would add a missing key.
     if let Some(merges) = file["model"].get_mut("merges").and_then(Value::as_array_mut) {
         let names_one =
             |(left, right): (&str, &str)| [left, right, &format!("{left}{right}")].into_iter().any(&is_special);
@@ -389,8 +388,8 @@ fn byte_of_character(character: char) -> Option<u8> {
     match u8::try_from(character) {
         Ok(byte) => is_itself(&byte).then_some(byte),
         Err(_) => {
-            let place = (character as usize).checked_sub(0x100)?;
-            (0..=u8::MAX).filter(|byte| !is_itself(byte)).nth(place)
+            let index = (character as usize).checked_sub(0x100)?;
+            (0..=u8::MAX).filter(|byte| !is_itself(byte)).nth(index)
         }
     }
 }

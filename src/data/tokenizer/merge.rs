@@ -1,9 +1,9 @@
 //! The merge loop of byte-pair encoding, and BPE-dropout.
 //!
-//! Without dropout it gives what the library gives: of all adjacent pairs that have a merge, the one learned first is
-//! merged first, the leftmost of equals. With BPE-dropout (Provilkov et al. 2020, algorithm 1) every candidate is
+//! Without dropout the result is the library's: of all adjacent pairs that have a merge, the one learned first is
+//! merged first, and the leftmost of equals. With BPE-dropout (Provilkov et al. 2020, algorithm 1) every candidate is
 //! passed over with probability p at every step, and a word is done when no candidate is left or all were passed over.
-//! (The library's is weaker: it also tosses coins for pairs that are none any more, and the first that it would not
+//! (The library's dropout is weaker: it also draws for pairs that no longer exist, and the first pair that it would not
 //! pass over gives all others of that step another chance.)
 
 use std::cmp::Reverse;
@@ -79,7 +79,7 @@ impl Merges {
         self.table.insert(pair(left, right), (rank, result)).is_none()
     }
 
-    /// Merges the symbols of one word and appends what they become to `out`. Takes O(n log n) for n symbols.
+    /// Merges the symbols of one word and appends the results to `out`. Takes O(n log n) for n symbols.
     pub(super) fn apply(&self, word: &[u32], coins: Option<Coins>, scratch: &mut Scratch, out: &mut Vec<u32>) {
         if coins.is_none() && word.len() <= SHORT && !self.together {
             self.apply_short(word, out);
@@ -293,7 +293,7 @@ mod tests {
         *outcomes.entry(word.to_vec()).or_default() += passed_over;
     }
 
-    /// Where merges exclude each other, too, and where what one makes is merged again.
+    /// Also with merges that exclude each other, and with merges of merged symbols.
     #[test]
     fn dropout_gives_every_outcome_as_often_as_the_paper_s_algorithm() {
         let mut merges = merges();

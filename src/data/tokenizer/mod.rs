@@ -5,25 +5,24 @@
 //! | engine | file | where from |
 //! |---|---|---|
 //! | [`bpe`] | `tokenizer.json` | learnt here |
-//! | [`words`] | `tokenizer.json` | counted here, in text that subword-nmt has split; with [`codes`], our JSON with them inside |
+//! | [`words`] | `tokenizer.json` | counted here, in text split by subword-nmt; with [`codes`], JSON that holds them |
 //! | [`sentencepiece`] | `.model`, `.spm` | SentencePiece; stored as JSON with the file inside |
 //! | [`library`] | `tokenizer.json` | any other that the `tokenizers` library reads |
 //!
-//! Our own is byte-pair encoding (Sennrich et al. 2016) over words that [`pipeline`] cuts out of a line, with a
-//! piece for each of the 256 bytes, so that no text is unknown. It lives in a `tokenizer.json` that the `tokenizers`
-//! library and everything built on it can read; learning is that library's too. Encoding is our own merge loop over the
-//! same merges ([`merge`]), because BPE-dropout must follow a seed and the library's does not, and it is held equal to
-//! the library's by tests.
+//! Our own is byte-pair encoding (Sennrich et al. 2016) over words that [`pipeline`] cuts out of a line, with a piece
+//! for each of the 256 bytes, so that no text is unknown. It is stored in a `tokenizer.json` that the `tokenizers`
+//! library and everything built on it can read; learning is that library's, too. Encoding is our own loop over the same
+//! merges ([`merge`]), because BPE-dropout must follow a seed and the library's does not. Tests keep it equal to the
+//! library's.
 //!
-//! **Text in is text out**: with our own, `decode(encode(line)) == normalise(line)` for every string. What normalising
-//! does is stated by a [`TextForm`]: by default, extra white space is removed and what is left is brought into NFKC,
-//! which turns U+00A0, U+3000 and the like into U+0020. Only U+0020 is written `▁`, one for each; other white space,
-//! where it is kept, is written in bytes. A special token, byte piece or `▁` in the text is
-//! text: encoding never yields a special id. (In the library, that is `encode_special_tokens = true`; by its default it
-//! does find special tokens in text.)
+//! **Text in is text out**: with our own, `decode(encode(line)) == normalise(line)` for every string. A [`TextForm`]
+//! defines normalising: by default, it removes extra white space and brings the rest into NFKC, which turns U+00A0,
+//! U+3000 and the like into U+0020. Each U+0020 becomes a `▁`; other white space, if kept, becomes byte pieces. A
+//! special token, byte piece or `▁` in the text is text: encoding never yields a special id. (In the library, that is
+//! `encode_special_tokens = true`; by its default it does find special tokens in text.)
 //!
-//! A line of which normalising leaves nothing has no ids. Any other line is taken to begin with one more space than it
-//! has, so that a word at its start has the same pieces as elsewhere.
+//! A line that normalising makes empty has no ids. Any other line gets one more space in front, so that a word at its
+//! start has the same pieces as elsewhere.
 
 mod bounded;
 mod bpe;
@@ -94,8 +93,8 @@ pub struct TextForm {
     pub normalization: Normalization,
     /// Whether it is turned to lower case.
     pub lowercase: bool,
-    /// Whether white space of several characters, and control characters, become one space, and those at the ends
-    /// nothing; and soft hyphens, zero-width spaces, word joiners and byte order marks are removed.
+    /// Whether runs of white space, and control characters, become one space, and vanish at the ends; and soft hyphens,
+    /// zero-width spaces, word joiners and byte order marks are removed.
     pub remove_extra_whitespaces: bool,
 }
 
@@ -148,28 +147,28 @@ impl Tokenizer {
     pub fn train<S: AsRef<str>>(corpora: &[&[S]], options: &TrainOptions) -> Result<Self> {
         let mut text = TextCounts::default();
         corpora.iter().copied().flatten().for_each(|line| text.add(line.as_ref()));
-        Self::of_text(text, options)
+        Self::from_text(text, options)
     }
 
     /// Learns a tokenizer from the text that was counted, as [`Tokenizer::train`] does.
     ///
     /// # Errors
     /// As for [`Tokenizer::train`].
-    pub fn of_text(text: TextCounts, options: &TrainOptions) -> Result<Self> {
+    pub fn from_text(text: TextCounts, options: &TrainOptions) -> Result<Self> {
         Self::from_json(train::train(text, options)?)
     }
 
-    /// Counts the pieces of texts in subword-nmt's manner, see [`TokenizerKind::SubwordNmt`]: each is split by its
-    /// codes, or already. There is a tokenizer for each of the texts; the vocabulary is one, of the most frequent
-    /// pieces of all.
+    /// Counts the pieces of texts as subword-nmt does, see [`TokenizerKind::SubwordNmt`]: codes split each text, or it
+    /// is already split. Returns a tokenizer for each text; all share one vocabulary, of the most frequent pieces of
+    /// all texts.
     ///
     /// # Errors
     /// A usage error if the vocabulary has no room for any.
-    pub fn of_pieces(texts: &[(&TextCounts, Option<&Codes>)], vocab_size: usize) -> Result<Vec<Self>> {
+    pub fn from_pieces(texts: &[(&TextCounts, Option<&Codes>)], vocab_size: usize) -> Result<Vec<Self>> {
         let pieces = words::most_frequent(texts, vocab_size)?;
         let of_text = |(_, codes): &(_, Option<&Codes>)| match codes {
             Some(codes) => Self::from_json(words::file_with_codes(pieces.clone(), codes)?),
-            None => Self::of_words(pieces.iter().cloned().zip(0..).collect()),
+            None => Self::from_words(pieces.iter().cloned().zip(0..).collect()),
         };
         texts.iter().map(of_text).collect()
     }
@@ -238,7 +237,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// It is no such model, or the ids contradict each other.
-    pub fn of_sentencepiece(model: &[u8], ids: OwnIds) -> Result<Self> {
+    pub fn from_sentencepiece(model: &[u8], ids: OwnIds) -> Result<Self> {
         let engine = SentencePiece::with_ids(model, ids)?;
         Ok(Self { json: engine.to_json()?, engine: Box::new(engine) })
     }
@@ -248,7 +247,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// Those are missing, or the ids contradict each other.
-    pub fn of_words(pieces: Vec<(String, u32)>) -> Result<Self> {
+    pub fn from_words(pieces: Vec<(String, u32)>) -> Result<Self> {
         Self::from_json(words::file(pieces)?)
     }
 
@@ -311,9 +310,8 @@ impl Tokenizer {
         Self::from_json(format!("{:#}", bpe.with_symbols(file, tags, symbols)?))
     }
 
-    /// Writes the tokenizer as `tokenizer.json`, the same bytes every time: those it was read from. They are synced,
-    /// because files written later rely on them: the configuration of a run, a digest, the name of a model's
-    /// directory.
+    /// Writes the tokenizer as `tokenizer.json`, with the same bytes that it was read from. The file is synced, because
+    /// files written later rely on it: the configuration of a run, a digest, the name of a model's directory.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -331,7 +329,7 @@ impl Tokenizer {
         &self.json
     }
 
-    /// The number of ids: special tokens, bytes, characters and merged pieces. It may be less than was asked for.
+    /// The number of ids: special tokens, bytes, characters and merged pieces. It may be less than requested.
     pub fn vocab_size(&self) -> usize {
         self.engine.len()
     }
@@ -362,8 +360,8 @@ impl Tokenizer {
     }
 
     /// The ids of a line under BPE-dropout: every merge is passed over with probability `dropout` at every step
-    /// (Provilkov et al. 2020). `key` decides the draws, and nothing else does: derive it from seed, epoch and
-    /// line. With a `dropout` of 0 this is [`Tokenizer::encode`]; with 1 nothing is merged.
+    /// (Provilkov et al. 2020). `key` alone decides the draws: derive it from seed, epoch and line. With a `dropout` of
+    /// 0 this is [`Tokenizer::encode`]; with 1 nothing is merged.
     pub fn encode_with_dropout(&self, text: &str, dropout: f32, key: u64) -> Vec<u32> {
         if dropout > 0.0 && !text.is_empty() {
             return self.engine.encode_with_dropout(text, Dropout { probability: dropout, key });
@@ -397,8 +395,8 @@ impl Tokenizer {
         (0..self.vocab_size() as u32).filter(is_one).collect()
     }
 
-    /// The pieces of a line; unknown text may stand as it is. None contains a space, so that they can be written in one
-    /// line with spaces between.
+    /// The pieces of a line; unknown text may appear unchanged. No piece contains a space, so that they can be joined
+    /// by spaces.
     pub fn pieces(&self, text: &str) -> Vec<String> {
         if text.is_empty() { Vec::new() } else { self.engine.pieces(text) }
     }
@@ -420,8 +418,8 @@ impl Tokenizer {
         self.engine.encoded_form(text)
     }
 
-    /// A line of a corpus as a reader would see it, which is what translations are scored against: without the `@@ ` of
-    /// text that subword-nmt has split, where that is what the tokenizer takes.
+    /// A line of a corpus as a reader would see it, for scoring translations against it: without the `@@ ` of
+    /// subword-nmt, if the tokenizer takes text split like that.
     pub fn plain<'t>(&self, text: &'t str) -> Cow<'t, str> {
         self.engine.plain(text)
     }
@@ -450,7 +448,7 @@ impl Tokenizer {
     pub fn codes(&self) -> Result<Option<(String, Self)>> {
         let Some(codes) = self.engine.codes() else { return Ok(None) };
         let pieces = (0..).map_while(|id| Some((self.piece(id)?.to_owned(), id))).collect();
-        Ok(Some((codes.to_file(), Self::of_words(pieces)?)))
+        Ok(Some((codes.to_file(), Self::from_words(pieces)?)))
     }
 
     /// Whether merges of subword-nmt split text.
@@ -485,7 +483,7 @@ impl Tokenizer {
         self.engine.sentencepiece()
     }
 
-    /// The tags, such as `>>fra<<` or `<2de>`, one of which begins each source line.
+    /// The tags, such as `>>fra<<` or `<2de>`; each source line begins with one.
     pub fn language_tags(&self) -> Vec<&str> {
         self.engine.language_tags()
     }
@@ -495,14 +493,14 @@ impl Tokenizer {
         self.engine.symbols()
     }
 
-    /// The tag that a line begins with, whether it is one of [`Tokenizer::language_tags`] or not; none with a tokenizer
-    /// that has no tags.
+    /// The tag at the beginning of a line, which need not be one of [`Tokenizer::language_tags`]; `None` if the
+    /// tokenizer has no tags.
     pub fn language_tag<'t>(&self, line: &'t str) -> Option<&'t str> {
         self.engine.language_tag(line)
     }
 
-    /// The tag or symbols at the beginning of a line, and the white space after them. They apply to all of it: if it is
-    /// split, its parts are to begin with them.
+    /// The tag or symbols at the beginning of a line, and the white space after them. They apply to the whole line: if
+    /// it is split, its parts must begin with them.
     pub fn leading<'t>(&self, line: &'t str) -> &'t str {
         self.engine.leading(line)
     }
@@ -517,7 +515,7 @@ impl Tokenizer {
         self.engine.appended()
     }
 
-    /// The ids that a translation never has: padding, beginning and unknown, unless the file says otherwise.
+    /// The ids that a translation never has: by default padding, beginning and unknown; the file may name others.
     pub fn forbidden(&self) -> Vec<u32> {
         self.engine.forbidden()
     }

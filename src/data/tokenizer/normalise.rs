@@ -1,4 +1,4 @@
-//! The form of text: what is done to it before it is split. As normalisers of `tokenizer.json`, and as a function.
+//! The form of text: its normalisation before splitting, as normalisers of `tokenizer.json` and as a function.
 
 use tokenizers::normalizers::replace::ReplacePattern;
 use tokenizers::normalizers::{

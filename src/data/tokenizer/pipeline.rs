@@ -2,20 +2,20 @@
 //!
 //! | step | in the file | what it does |
 //! |---|---|---|
-//! | normalise | `Replace` (`INVISIBLE`); `NFKC` or `NFC`; `Replace` (`EXTRA`), `Strip`; `Lowercase`; all optional: [`super::normalise`] | the text that [`super::Tokenizer::normalise`] returns and decoding restores |
+//! | normalise | see [`super::normalise`] | gives the text that decoding restores |
 //! | escape | two `Replace` | keeps a `▁` of the text apart from the marker of a space |
 //! | prefix | `Prepend ▁` | the first word of a line looks like any other |
 //! | words | `Metaspace` | every U+0020 becomes `▁` and starts a word |
-//! | borders | `Split` | a word is cut between letters, digits and all else, where the script changes, and around [`symbols`] |
+//! | borders | `Split` | cuts between letters, digits and all else, where the script changes, and around [`symbols`] |
 //!
 //! **Escape.** A `▁` in the text becomes U+FDD0 U+FDD2, and a U+FDD0 in the text becomes U+FDD0 U+FDD1. These are
 //! noncharacters, never part of the alphabet, so they turn into byte pieces. Every U+FDD0 of escaped text begins a
 //! pair, hence decoding undoes the second rule after the first, and the mapping is one to one.
 //!
 //! **Locality.** U+0020 never takes part in a composition and no combining mark moves across it, so normalising the
-//! stretches between spaces one by one gives what normalising the line gives. Where extra white space is removed,
-//! stretches of which nothing is left are no words; the ends of the others lose what at the end of a line is at its
-//! end, and inside of it is next to a space. Encoding rests on that: it works on, and remembers, one stretch at a time.
+//! stretches between spaces one by one gives what normalising the line gives. If extra white space is removed, empty
+//! stretches are no words, and the others lose white space at their ends, as they would at the end of a line or next to
+//! a space. Encoding relies on this: it works on one stretch at a time, and caches it.
 
 use std::borrow::Cow;
 
@@ -165,7 +165,7 @@ pub(super) struct Pipeline {
     normalizer: NormalizerWrapper,
     pre_tokenizer: PreTokenizerWrapper,
     form: TextForm,
-    /// Whether the pre-tokeniser is the one of this module.
+    /// Whether the pre-tokeniser is this module's.
     is_own: bool,
     /// The symbols that it keeps whole.
     symbols: Symbols,
@@ -218,7 +218,7 @@ impl Pipeline {
         &self.symbols
     }
 
-    /// The JSON of the pre-tokeniser with other symbols, if it is the one of this module.
+    /// The JSON of the pre-tokeniser with other symbols, if it is this module's.
     pub(super) fn pre_tokenizer_with(&self, symbols: &Symbols) -> Option<Value> {
         self.is_own.then(|| serde_json::to_value(pre_tokenizer(symbols).ok()?).ok())?
     }
@@ -245,8 +245,8 @@ impl Pipeline {
         self.for_each_word_by_library(stretch, word);
     }
 
-    /// What [`Self::for_each_word`] does to a stretch of ASCII, of which a normaliser changes control characters at
-    /// most: cuts between letters, digits and all else.
+    /// Like [`Self::for_each_word`] for a stretch of ASCII, in which a normaliser changes only control characters: cuts
+    /// between letters, digits and all else.
     fn for_each_ascii_word(&self, stretch: &str, mut word: impl FnMut(&str)) {
         let mut text = String::with_capacity(SPACE_PIECE.len() + stretch.len());
         text.push_str(SPACE_PIECE);
@@ -283,7 +283,7 @@ impl Pipeline {
     }
 }
 
-/// Whether a part of the file says the same as `ours`.
+/// Whether a part of the file equals `ours`.
 fn is_ours(part: &Value, ours: impl serde::Serialize) -> Result<bool> {
     let ours = serde_json::to_value(ours)
         .map_err(|error| Error::failure("cannot write the tokenizer's pipeline").caused_by(error))?;
@@ -297,7 +297,7 @@ fn expression_of(part: &Value) -> Option<&str> {
 
 /// The symbols of a pre-tokeniser, if it may be one that [`pre_tokenizer`] wrote.
 fn symbols_of(part: &Value) -> Symbols {
-    Symbols::of_pattern(expression_of(part).unwrap_or_default(), WORD)
+    Symbols::from_pattern(expression_of(part).unwrap_or_default(), WORD)
 }
 
 /// The regular expression of a pre-tokeniser that [`pre_tokenizer`] wrote: as long as the user's symbols make it.

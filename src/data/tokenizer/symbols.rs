@@ -36,7 +36,7 @@ impl Symbols {
     /// These tags and others, as normalising has left them.
     ///
     /// # Errors
-    /// A usage error: one occurs twice, or would be found in place of another.
+    /// A usage error: one occurs twice, or would be found instead of another.
     pub(super) fn new(tags: Vec<String>, others: Vec<String>) -> Result<Self> {
         let symbols = Self { tags, others };
         let mut seen = HashSet::new();
@@ -76,7 +76,7 @@ impl Symbols {
     }
 
     /// The symbols of an expression that begins with [`Self::pattern`] and `|`, followed by `rest`.
-    pub(super) fn of_pattern(expression: &str, rest: &str) -> Self {
+    pub(super) fn from_pattern(expression: &str, rest: &str) -> Self {
         let mut chars = expression.find(rest).map_or("", |end| &expression[..end]).chars();
         let mut symbols = Self::default();
         let mut is_tag = chars.as_str().starts_with(GROUP);
@@ -133,7 +133,7 @@ impl Symbols {
     }
 }
 
-/// Where the longest of some symbols ends that a text begins with, as it is written or once it is normalised.
+/// The end of the longest symbol at the beginning of a text, in its original or its normalised form.
 fn longest_of(symbols: &[&String], text: &str, normalise: impl Fn(&str) -> String) -> Option<usize> {
     let as_written = symbols.iter().filter(|symbol| text.starts_with(symbol.as_str())).map(|symbol| symbol.len()).max();
     // Normalising shortens some strings, but hardly to less than a quarter of their characters.
@@ -163,7 +163,7 @@ fn alternatives(symbols: &[String]) -> String {
 /// Checks `symbol`, the normalised form of `stated`, and returns it.
 ///
 /// # Errors
-/// A usage error that says why it is invalid.
+/// A usage error with the reason why it is invalid.
 pub(super) fn checked(stated: &str, symbol: String) -> Result<String> {
     match fault(&symbol) {
         Some(fault) => Err(Error::usage(format!("the symbol {} {fault}", quoted(stated))).help(HELP)),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_symbol_is_told() {
+    fn invalid_symbols_are_refused() {
         for symbol in ["<2de>", "[ENT]", ">>fra<<", "__x__", "¦", "@-@", "⟨0⟩", "<", "<pad", "\\|"] {
             assert_eq!(fault(symbol), None, "{symbol}");
         }
@@ -235,9 +235,9 @@ mod tests {
             let symbols = symbols(tags, others);
             let separator = if symbols.is_empty() { "" } else { "|" };
             let expression = format!("{}{separator}▁?(?:x", symbols.pattern());
-            assert_eq!(sorted(Symbols::of_pattern(&expression, "▁?(?:")), sorted(symbols), "{expression}");
+            assert_eq!(sorted(Symbols::from_pattern(&expression, "▁?(?:")), sorted(symbols), "{expression}");
         }
-        assert!(Symbols::of_pattern("abc", "▁?(?:").is_empty());
+        assert!(Symbols::from_pattern("abc", "▁?(?:").is_empty());
         assert!(symbols(&[], &["<2de>", "<2deu>"]).pattern().starts_with("<2deu>|"));
     }
 

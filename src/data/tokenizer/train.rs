@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 
 /// The smallest vocabulary: the special tokens, the 256 bytes and the space marker.
 const SMALLEST: usize = SPECIALS.len() + 256 + 1;
-/// A pair is merged only if it occurs at least this often: what is seen once teaches a model nothing.
+/// A pair is merged only if it occurs at least this often: a model learns nothing from a single occurrence.
 const MIN_FREQUENCY: u64 = 2;
 /// The longest word that the trainer sees, in characters; longer ones are not real words and are cut. Training time
 /// grows with the square of a word's length.
@@ -29,7 +29,7 @@ const LONGEST_WORD: usize = 256;
 pub struct TrainOptions {
     /// The number of ids wanted, special tokens and bytes included. Text that supports fewer merges gives fewer.
     pub vocab_size: usize,
-    /// What is done to text before it is split.
+    /// The normalisation of text before splitting.
     pub form: TextForm,
     /// The longest piece, in characters, the space marker included.
     pub max_piece_length: usize,
@@ -59,7 +59,7 @@ impl TrainOptions {
     /// The normalised form of a symbol.
     ///
     /// # Errors
-    /// A usage error that says why it is invalid.
+    /// A usage error with the reason why it is invalid.
     pub fn symbol(&self, stated: &str) -> Result<String> {
         symbols::checked(stated, normalise::normalise(stated, self.form))
     }
@@ -73,14 +73,15 @@ impl TrainOptions {
     /// Checks that a vocabulary of that size and kind is possible.
     ///
     /// # Errors
-    /// A usage error that says what to change.
+    /// A usage error with the necessary change.
     pub fn check(&self) -> Result<()> {
         let count = self.symbols()?.iter().count();
         let smallest = SMALLEST + count;
         if self.vocab_size < smallest {
             let symbols = if count == 0 { "" } else { ", the symbols" };
             return Err(Error::usage(format!(
-                "a vocabulary of {} is too small: the special tokens, the 256 bytes{symbols} and the space need {smallest}",
+                "a vocabulary of {} is too small: the special tokens, the 256 bytes{symbols} and the space need \
+                 {smallest}",
                 self.vocab_size
             ))
             .help(format!("set `tokenizer.vocab_size` to at least {smallest}; a few thousand or more are usual")));
@@ -98,7 +99,7 @@ impl TrainOptions {
 pub struct TextCounts(HashMap<Box<str>, u64>);
 
 impl TextCounts {
-    /// Counts what a line is made of.
+    /// Counts the words and characters of a line.
     pub fn add(&mut self, line: &str) {
         if line.is_empty() {
             return;
@@ -247,8 +248,8 @@ fn in_short_parts(word: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The words cut where a character is outside the alphabet, so that nothing is merged across it; with their counts
-/// scaled down together if need be, as the trainer counts pairs in 32 bits.
+/// The words, cut at characters outside the alphabet, so that no merge crosses one. Their counts are scaled down
+/// together if necessary, since the trainer counts pairs in 32 bits.
 fn within(alphabet: &HashSet<char>, words: HashMap<String, u64>) -> HashMap<String, u64> {
     let pairs: u128 = words.iter().map(|(word, &count)| word.len() as u128 * u128::from(count)).sum();
     let scale = u64::try_from(pairs / i32::MAX as u128 + 1).unwrap_or(u64::MAX);

@@ -180,7 +180,7 @@ fn piece_ids(model: &Value) -> Result<HashMap<&str, u32>> {
     Ok(pieces.into_iter().map(String::as_str).zip(0..).collect())
 }
 
-/// The pieces by their ids, which must be those from 0 to one less than their number, each once.
+/// The pieces by their ids, which must run from 0 to their number less one, each once.
 pub(super) fn in_order<P: AsRef<str>>(pieces: impl ExactSizeIterator<Item = (P, Value)>) -> Result<Vec<P>> {
     let count = pieces.len();
     let mut ordered: Vec<Option<P>> = (0..count).map(|_| None).collect();

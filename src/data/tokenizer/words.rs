@@ -26,11 +26,11 @@ pub(super) struct Words {
     ids: HashMap<Box<str>, u32>,
     specials: [u32; 4],
     codes: Option<Codes>,
-    /// Tells this tokenizer's remembered words from those of others.
+    /// Distinguishes this tokenizer's cached words from those of others.
     cache_owner: u64,
 }
 
-/// The ids of the special tokens in a vocabulary. One without `<s>`, as Marian's are, has padding in its place.
+/// The ids of the special tokens in a vocabulary. One without `<s>`, like Marian's, uses padding instead.
 fn specials(id: impl Fn(&str) -> Option<u32>) -> Option<[u32; 4]> {
     let [pad, bos, eos, unk] = SPECIALS.map(id);
     Some([pad?, bos.or(pad)?, eos?, unk?])
@@ -39,7 +39,11 @@ fn specials(id: impl Fn(&str) -> Option<u32>) -> Option<[u32; 4]> {
 /// The file without its vocabulary: lines are cut at U+0020, and joined with spaces, without `@@` and the space after
 /// it.
 fn pipeline(ids: [u32; 4]) -> Value {
-    let replace = |pattern: &str, content: &str| json!({ "type": "Replace", "pattern": { "Regex": pattern }, "content": content });
+    let replace = |pattern: &str, content: &str| {
+        json!({
+            "type": "Replace", "pattern": { "Regex": pattern }, "content": content,
+        })
+    };
     let special = |(content, id): (&str, u32)| {
         json!({
             "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
@@ -53,7 +57,9 @@ fn pipeline(ids: [u32; 4]) -> Value {
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": specials, "normalizer": null,
         "pre_tokenizer": { "type": "Split", "pattern": { "String": " " }, "behavior": "Removed", "invert": false },
         "post_processor": null,
-        "decoder": { "type": "Sequence", "decoders": [replace("$", " "), { "type": "Fuse" }, replace("(@@)? $|@@ ", "")] },
+        "decoder": {
+            "type": "Sequence", "decoders": [replace("$", " "), { "type": "Fuse" }, replace("(@@)? $|@@ ", "")],
+        },
     })
 }
 
@@ -320,7 +326,7 @@ mod tests {
         assert!(most_frequent(&[(&TextCounts::default(), None)], 4).unwrap_err().to_string().contains("no room"));
     }
 
-    /// As of subword-nmt: other white space is part of a piece, such as those of numbers.
+    /// As in subword-nmt: other white space is part of a piece, for example inside numbers.
     #[test]
     fn only_u_0020_separates_pieces() {
         let line = "1@@ 0@@ \u{A0}@@ 0@@ 0@@ 0 km 5@@ \u{202F}@@ 0 x\ty \u{3000} z";

@@ -44,7 +44,9 @@ fn all_tokens(phrases: &[Forms]) -> usize {
 proptest! {
     /// The automaton, the limit of continuations, batching and early stops change nothing.
     #[test]
-    fn grid_beam_search_equals_the_plain_one((language, problem) in problems(), phrases in phrases(), width in 1..5usize) {
+    fn grid_beam_search_equals_the_plain_one(
+        (language, problem) in problems(), phrases in phrases(), width in 1..5usize,
+    ) {
         let mut options = demanding(problem, &phrases, &surfaces());
         options.strategy = Search::Beam { width };
         for (sentence, found) in options.sentences.iter().zip(run(&language, &options)) {
@@ -85,23 +87,27 @@ proptest! {
         let found = run(&language, &options).remove(0);
         prop_assert!(!found.is_empty());
         for Hypothesis { tokens, .. } in &found {
-            prop_assert_eq!(tokens_found(&phrases, tokens, &|_, _| false), all_tokens(&phrases), "{:?} in {:?}", phrases, tokens);
+            let found = tokens_found(&phrases, tokens, &|_, _| false);
+            prop_assert_eq!(found, all_tokens(&phrases), "{:?} in {:?}", phrases, tokens);
         }
     }
 
-    /// Also if they repeat what may not be repeated otherwise.
+    /// Also if the phrases repeat n-grams that must not repeat elsewhere.
     #[test]
-    fn phrases_may_repeat_what_nothing_else_may(seed in any::<u64>(), phrases in phrases(), width in 1..4usize, n in 1..3usize) {
+    fn phrases_may_repeat_what_nothing_else_may(
+        seed in any::<u64>(), phrases in phrases(), width in 1..4usize, n in 1..3usize,
+    ) {
         let language = Language { seed, words: 40, end_bias: 1.0, coarse: false };
         let sentence = Sentence { max_length: all_tokens(&phrases) + 2, key: 5, ..Sentence::default() };
         let options = options(Search::Beam { width }, super::gnmt(0.6), vec![sentence]);
         let options = SearchOptions { no_repeat_ngram: n, ..demanding(options, &phrases, &Arc::default()) };
         for Hypothesis { tokens, .. } in run(&language, &options).remove(0) {
-            prop_assert_eq!(tokens_found(&phrases, &tokens, &|_, _| false), all_tokens(&phrases), "{:?} in {:?}", phrases, tokens);
+            let found = tokens_found(&phrases, &tokens, &|_, _| false);
+            prop_assert_eq!(found, all_tokens(&phrases), "{:?} in {:?}", phrases, tokens);
         }
     }
 
-    /// What is to be avoided is excluded as if each text were looked at; and nothing more is.
+    /// The search excludes exactly the hypotheses that a look at each whole text would exclude.
     #[test]
     fn searches_with_phrases_to_avoid_equal_the_plain_ones(
         (_, mut options) in problems(), seed in any::<u64>(), width in 1..5usize, strategy in strategies()

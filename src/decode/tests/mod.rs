@@ -66,7 +66,7 @@ fn penalties() -> impl Strategy<Value = LengthPenalty> {
     (kinds, alphas).prop_map(|(kind, alpha)| LengthPenalty { kind, alpha })
 }
 
-/// Sentences, of which half are free and half have a minimum length and a given beginning.
+/// Sentences: half are free, half have a minimum length and a given beginning.
 fn sentences() -> impl Strategy<Value = Vec<Sentence>> {
     let prefix = prop::collection::vec(4..7u32, 0..4);
     let sentence = (any::<bool>(), 0..6usize, 0..9usize, prefix, 0..1000u64);
@@ -235,7 +235,8 @@ proptest! {
                 prop_assert!(*ending != Ending::Stuck || plain.after(tokens).is_empty());
                 let last = (*ending == Ending::End).then_some(END);
                 for (i, token) in tokens.iter().copied().chain(last).enumerate() {
-                    prop_assert!(plain.after(&tokens[..i]).iter().any(|c| c.token == token), "token {} is not allowed", i);
+                    let is_allowed = plain.after(&tokens[..i]).iter().any(|c| c.token == token);
+                    prop_assert!(is_allowed, "token {} is not allowed", i);
                 }
                 // The same additions in the same order: equal to the last bit.
                 prop_assert_eq!(hypothesis, &plain.made(tokens, *ending));
@@ -387,10 +388,7 @@ impl StepModel for Fixed {
     fn step(&mut self, rows: &Rows<'_>, k: usize, best: &mut [Continuation]) -> Result<()> {
         self.row_counts.push(rows.len());
         for answer in best.chunks_exact_mut(k) {
-            answer
-                .iter_mut()
-                .zip(&self.answers[rows.position])
-                .for_each(|(place, continuation)| *place = *continuation);
+            answer.iter_mut().zip(&self.answers[rows.position]).for_each(|(slot, continuation)| *slot = *continuation);
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ pub(super) fn written(token: u32) -> Vec<u8> {
     }
 }
 
-/// What they write where phrases are to be avoided.
+/// The text of each token, for phrases to avoid.
 pub(super) fn text(token: u32) -> &'static str {
     match token {
         4 => " w4",
@@ -39,7 +39,7 @@ pub(super) fn text(token: u32) -> &'static str {
     }
 }
 
-/// Whether a token ends or contains a phrase, as whole words as far as is known.
+/// Whether a token ends or contains a phrase, as whole words as far as the text so far shows.
 fn writes(before: &[u32], token: u32, phrase: &str) -> bool {
     let old: String = before.iter().map(|token| text(*token)).collect();
     let new = format!("{old}{}", text(token));
@@ -54,7 +54,7 @@ fn writes(before: &[u32], token: u32, phrase: &str) -> bool {
     (0..new.len().saturating_sub(phrase.len() - 1)).any(is_whole)
 }
 
-/// Whether tokens write something of which the last character is not whole.
+/// Whether tokens end with an incomplete character.
 fn is_beginning(unit: &[u32]) -> bool {
     let bytes: Vec<u8> = unit.iter().flat_map(|token| written(*token)).collect();
     let mut rest = &bytes[..];
@@ -82,7 +82,7 @@ pub(super) struct Plain<'a> {
     pub language: &'a Language,
     pub options: &'a SearchOptions,
     pub sentence: &'a Sentence,
-    /// What is not to be written.
+    /// Phrases to avoid.
     pub avoid: &'a [&'a str],
 }
 
@@ -92,8 +92,8 @@ pub(super) type Forms = Vec<Vec<u32>>;
 /// Whether a word goes on from one token to the next.
 type Joins<'a> = &'a dyn Fn(u32, u32) -> bool;
 
-/// How many tokens of phrases are found: of a phrase that occurs as whole words, as many as its longest form has; of
-/// one that the tokens end with the beginning of, all but those that are still to come.
+/// How many tokens of phrases are found: for a phrase that occurs as whole words, the number of its longest form; for
+/// one whose beginning ends the tokens, that number without the missing tokens.
 pub(super) fn tokens_found(phrases: &[Forms], tokens: &[u32], joins: Joins<'_>) -> usize {
     let longest = |forms: &Forms| forms.iter().map(Vec::len).max().unwrap();
     let may_begin = |start: usize| start == 0 || !joins(tokens[start - 1], tokens[start]);
@@ -187,10 +187,10 @@ impl Plain<'_> {
                     all.extend(live.iter().map(|(tokens, _)| self.made(tokens, Ending::Stuck)));
                 }
                 live.clear();
-                for (place, (prefix, token, log_prob, _)) in candidates.into_iter().enumerate() {
+                for (rank, (prefix, token, log_prob, _)) in candidates.into_iter().enumerate() {
                     if live.len() == width {
                         break;
-                    } else if token == END && place < width {
+                    } else if token == END && rank < width {
                         all.push(self.made(&prefix, Ending::End));
                     } else if token != END {
                         taken.push(token);
@@ -257,10 +257,10 @@ impl Plain<'_> {
                 // Stable, and the candidates come by row, then by token: ties keep that order.
                 candidates.sort_by(|a, b| b.2.total_cmp(&a.2));
                 beam.clear();
-                for (place, (prefix, token, log_prob)) in candidates.into_iter().enumerate() {
+                for (rank, (prefix, token, log_prob)) in candidates.into_iter().enumerate() {
                     if beam.len() == width {
                         break;
-                    } else if token == END && place < width {
+                    } else if token == END && rank < width {
                         ended.push(self.made(&prefix, Ending::End));
                     } else if token != END {
                         beam.push(([prefix, vec![token]].concat(), log_prob));

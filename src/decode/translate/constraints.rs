@@ -40,7 +40,7 @@ impl Fault {
 impl Translator {
     /// Why the translation of a line cannot be as it is demanded to be, if it cannot.
     pub fn fault(&self, line: &str, constraints: &Constraints, options: &TranslateOptions) -> Option<Fault> {
-        /// For what the vocabulary lacks.
+        /// For characters that the vocabulary lacks.
         const UNKNOWN: &str = "`mt tokenize --target` shows what it does not know";
         let Constraints { prefix, must, avoid } = constraints;
         if line.trim().is_empty() && !must.is_empty() {
@@ -90,8 +90,8 @@ impl Translator {
         })
     }
 
-    /// What is demanded of each source, and nothing if nothing is demanded of any. Of a line in parts, each phrase goes
-    /// to the part whose translation it costs least.
+    /// The demands on each source; empty if there are none. In a line in parts, each phrase goes to the part whose
+    /// score it lowers least.
     pub(super) fn demands(
         &self,
         sources: &[Vec<Source>],
@@ -124,8 +124,8 @@ impl Translator {
         Ok(demands)
     }
 
-    /// For each source, the phrases that its translation must contain. The phrases of a line in parts are tried one by
-    /// one with each part; each goes to the part of which the score falls least.
+    /// For each source, the phrases that its translation must contain. For a line in parts, each phrase is tried with
+    /// each part, and goes to the part whose score falls least.
     fn placed<'c>(
         &self,
         sources: &[Vec<Source>],
@@ -196,7 +196,7 @@ impl Translator {
         Phrases::new(phrases.map(|phrase| self.forms(phrase)), self.surfaces())
     }
 
-    /// A phrase as translations write it, blank if nothing is left of it.
+    /// A phrase in the form of translations; blank if normalising leaves nothing.
     fn written(&self, phrase: &str) -> String {
         let tokens = self.target.encode(phrase.trim());
         if tokens.contains(&self.target.unk_id()) {

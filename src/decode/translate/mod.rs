@@ -49,9 +49,9 @@ impl Translator {
         Self { models: self.models.weighted(weights), ..self }
     }
 
-    /// Translates lines; the result has one translation per line, in order. `constraints` are those of each line, none
-    /// of which has a [`Fault`], or empty. `progress` is told how many lines are done; a line in parts is done when
-    /// all its parts are.
+    /// Translates lines; the result has one translation per line, in order. `constraints` has an entry per line,
+    /// without any [`Fault`], or is empty. `progress` gets the number of finished lines; a line in parts is finished
+    /// when all its parts are.
     ///
     /// # Errors
     /// As [`super::search`].
@@ -96,7 +96,7 @@ impl Translator {
         };
         let Some(found) = self.models.translate(&sources, &demands, options, go_on)? else { return Ok(None) };
         let mut parts: Vec<Vec<PartTranslation>> = lines.iter().map(|_| Vec::new()).collect();
-        // A model with fewer positions than the first may have cut what the first takes whole.
+        // A model with fewer positions than the first may have cut a source that the first takes whole.
         let is_cut: Vec<bool> = (0..found.len()).map(|i| sources.iter().any(|of_model| of_model[i].cut)).collect();
         // Samples are in no order.
         let ranked = options.strategy.is_ranked();
@@ -112,7 +112,7 @@ impl Translator {
         }
         let translation = |parts: Vec<PartTranslation>| match parts.is_empty() {
             true => Translation::blank(),
-            false => Translation::of_parts(parts, ranked, options.n_best),
+            false => Translation::from_parts(parts, ranked, options.n_best),
         };
         Ok(Some(parts.into_iter().map(translation).collect()))
     }
@@ -231,8 +231,8 @@ impl Translator {
         if long != Long::Split || !(0..lines.len()).any(is_cut) {
             return sources;
         }
-        // A tag gives the target language of the whole line, so each part needs it. It may be known to only one of the
-        // models.
+        // A tag gives the target language of the whole line, so each part needs it. Perhaps only one of the models
+        // knows it.
         let leading = |line: &'l str| {
             let known = self.readers.iter().map(|reader| reader.tokenizers().source.leading(line));
             let leading = known.max_by_key(|leading| leading.len()).unwrap_or_default();
@@ -267,10 +267,10 @@ impl Translator {
 
     /// What the target's tokens write.
     fn surfaces(&self) -> &Arc<Surfaces> {
-        self.surfaces.get_or_init(|| Arc::new(Surfaces::of(&self.target)))
+        self.surfaces.get_or_init(|| Arc::new(Surfaces::from_tokenizer(&self.target)))
     }
 
-    /// The translations of a source, which `source_cut` says was cut, from its hypotheses.
+    /// The translations of a source from its hypotheses; `source_cut`: the source was cut.
     fn part(
         &self,
         (source, source_cut): (Source, bool),
@@ -345,11 +345,11 @@ mod tests {
         let tokenizer = Arc::new(Tokenizer::train(&[&["the cat sleeps"][..]], &options).unwrap());
         let size = tokenizer.vocab_size();
         let vocabulary = Vocabulary { source: size, target: size, source_padding: 0, target_padding: 0 };
-        let config = ModelConfig { max_length: 8, ..ModelConfig::of_preset(Preset::Tiny) };
+        let config = ModelConfig { max_length: 8, ..ModelConfig::from_preset(Preset::Tiny) };
         let model = Transformer::new(&config, vocabulary, &Device::Cpu).unwrap();
         model.initialise(1).unwrap();
         let tokenizers = Tokenizers { source: tokenizer.clone(), target: tokenizer };
-        let neural = Neural::new(&model, SpecialTokens::of(&tokenizers)).unwrap();
+        let neural = Neural::new(&model, SpecialTokens::new(&tokenizers)).unwrap();
         Translator::new(vec![(neural, Reader::new(&config, &tokenizers))])
     }
 

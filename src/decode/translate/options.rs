@@ -22,7 +22,7 @@ pub struct TranslateOptions {
     /// A translation has at least this many tokens.
     pub min_length: usize,
     /// A translation has at most this many times the tokens of its source, plus `max_length_extra`. With several
-    /// models, the tokens are those of the first one.
+    /// models, the tokens of the first one count.
     pub max_length_ratio: f64,
     /// See `max_length_ratio`.
     pub max_length_extra: usize,
@@ -38,7 +38,7 @@ pub struct TranslateOptions {
 
 impl TranslateOptions {
     /// The options of a configuration.
-    pub fn of(config: &DecodeConfig) -> Self {
+    pub fn from_config(config: &DecodeConfig) -> Self {
         let DecodeConfig {
             beam,
             length_penalty,
@@ -83,7 +83,7 @@ impl TranslateOptions {
     /// It leaves room for the `demanded` tokens.
     pub fn limit(&self, source: usize, demanded: usize) -> usize {
         let by_source = (self.max_length_ratio * source as f64) as usize;
-        // Leaves room for the minimum length or what is demanded, and for the end.
+        // Leaves room for the minimum length or the demanded tokens, and for the end.
         let least = self.min_length.max(demanded).saturating_add(1);
         by_source.saturating_add(self.max_length_extra).max(least).min(self.max_length.unwrap_or(usize::MAX))
     }
@@ -101,7 +101,7 @@ mod tests {
             max_length_extra,
             min_length,
             max_length,
-            ..TranslateOptions::of(&DecodeConfig::default())
+            ..TranslateOptions::from_config(&DecodeConfig::default())
         };
         for (options, source, prefix, limit) in [
             (of(1.5, 10, 0, None), 7, 0, 20),

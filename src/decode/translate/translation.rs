@@ -1,4 +1,4 @@
-//! What becomes of a line: its translations, joined from those of its parts.
+//! The translations of a line, joined from those of its parts.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -25,10 +25,10 @@ impl Translation {
         Self { n_best: vec![Candidate::default()], source_cut: false, parts: Vec::new(), later_prefix: Vec::new() }
     }
 
-    /// The translation of a line from those of its parts, of which there is at least one. `ranked` says that the
-    /// candidates of each part begin with the best: the line then has the `most` best of their combinations, or as
-    /// many as there are. Samples are in no order: the n-th of the line is made of the n-th of each part.
-    pub(super) fn of_parts(parts: Vec<PartTranslation>, ranked: bool, most: usize) -> Self {
+    /// The translation of a line from those of its parts, at least one. If `ranked`, the candidates of each part begin
+    /// with the best, and the line gets the `most` best combinations, or all. Samples have no order: the n-th of the
+    /// line joins the n-th of each part.
+    pub(super) fn from_parts(parts: Vec<PartTranslation>, ranked: bool, most: usize) -> Self {
         let scores = |part: &PartTranslation| part.n_best.iter().map(|candidate| candidate.score).collect::<Vec<f64>>();
         let choices = if ranked {
             best_choices(&parts.iter().map(scores).collect::<Vec<_>>(), most)
@@ -70,7 +70,7 @@ pub(super) struct PartTranslation {
 /// The best way comes first, and among equals the one with the better items in the earlier lists; `most` of them, or as
 /// many as there are. Every list begins with its best score.
 ///
-/// The lists are joined one by one; more than the `most` best of a beginning are never needed.
+/// The lists are joined one by one; no more than the `most` best of a beginning are needed.
 fn best_choices(lists: &[Vec<f64>], most: usize) -> Vec<Vec<usize>> {
     let mut sums = vec![0.0];
     let mut choices = vec![Vec::new()];
@@ -109,9 +109,9 @@ impl PartialEq for Pair {
 
 impl Eq for Pair {}
 
-/// The `most` best pairs of an index of `first` and one of `next`, by the sum of their scores. Both lists fall, so each
-/// pair follows one that is at least as good: only those whose predecessor is taken can be the next (Huang and Chiang
-/// 2005, "Better k-best Parsing", algorithm 2).
+/// The `most` best pairs of an index of `first` and one of `next`, by the sum of their scores. Both lists fall, so a
+/// predecessor of each pair is at least as good. The next best pair is therefore a successor of one already taken
+/// (Huang and Chiang 2005, "Better k-best Parsing", algorithm 2).
 fn best_pairs(first: &[f64], next: &[f64], most: usize) -> Vec<(usize, usize)> {
     let pair = |i: usize, j: usize| Some(Pair { sum: first.get(i)? + next.get(j)?, indices: (i, j) });
     let mut open: BinaryHeap<Pair> = pair(0, 0).into_iter().collect();
@@ -134,7 +134,7 @@ pub struct Candidate {
     pub text: String,
     /// Its tokens, without the end.
     pub tokens: Vec<u32>,
-    /// Their log-probabilities, and that of the end where there is one.
+    /// Their log-probabilities, and that of the end if there is one.
     pub token_log_probs: Vec<f32>,
     /// The sum of these.
     pub log_prob: f64,
@@ -188,8 +188,9 @@ impl Candidate {
 /// Chinese or Japanese text, nor after their punctuation.
 pub(in crate::decode) fn has_space_between(before: char, after: char) -> bool {
     let is_east_asian = |c: char| {
-        matches!(c, '\u{3000}'..='\u{30ff}' | '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' |
-            '\u{ff00}'..='\u{ffef}' | '\u{20000}'..='\u{3ffff}')
+        matches!(c,
+            '\u{3000}'..='\u{30ff}' | '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{f900}'..='\u{faff}'
+            | '\u{ff00}'..='\u{ffef}' | '\u{20000}'..='\u{3ffff}')
     };
     !(is_east_asian(before) && (is_east_asian(after) || !before.is_alphanumeric()))
 }
@@ -238,16 +239,16 @@ mod tests {
                 assert_eq!(distinct.len(), found.len());
             }
         }
-        // Nine times two: 512 ways, of which the second best changes one part only.
+        // Nine times two: 512 combinations. The second best changes only one part.
         let lists = vec![vec![-0.7, -1.5]; 9];
         let found = best_choices(&lists, 1000);
         assert_eq!(found.len(), 512);
         assert!(found[1..10].iter().all(|choice| choice.iter().sum::<usize>() == 1));
-        // Far more ways than could be counted one by one.
+        // Far more combinations than could be listed.
         assert_eq!(best_choices(&vec![vec![-0.7, -1.5]; 200], 5).len(), 5);
     }
 
-    /// All that is told of a combination is of the parts it is made of.
+    /// All details of a combination come from its parts.
     #[test]
     fn a_line_in_parts_has_the_best_combinations() {
         let candidate = |text: &str, tokens: &[u32], score: f64, ending| Candidate {
@@ -271,7 +272,7 @@ mod tests {
             let second = vec![candidate("c", &[4], -1.0, Ending::End), candidate("d", &[5], -1.5, Ending::End)];
             vec![part(0, first), part(1, second), part(2, vec![candidate("e", &[6], -1.0, Ending::End)])]
         };
-        let ranked = Translation::of_parts(parts(), true, 3);
+        let ranked = Translation::from_parts(parts(), true, 3);
         let texts: Vec<&str> = ranked.n_best.iter().map(|candidate| candidate.text.as_str()).collect();
         assert_eq!(texts, ["a c e", "a d e", "b c e"]);
         assert_eq!(ranked.n_best.iter().map(|it| it.lacks_phrases).collect::<Vec<_>>(), [false, true, false]);
@@ -280,9 +281,9 @@ mod tests {
         assert_eq!((third.token_log_probs.len(), third.score, third.log_prob), (7, -5.0, -10.0));
         assert_eq!(third.ending, Ending::MaxLength);
         assert!(ranked.source_cut && ranked.parts.len() == 3);
-        assert_eq!(Translation::of_parts(parts(), true, 100).n_best.len(), 4);
+        assert_eq!(Translation::from_parts(parts(), true, 100).n_best.len(), 4);
         // Samples stay in the order in which they were drawn.
-        let drawn = Translation::of_parts(parts(), false, 3);
+        let drawn = Translation::from_parts(parts(), false, 3);
         assert_eq!(drawn.n_best.len(), 1);
         assert_eq!(drawn.best().text, "a c e");
     }

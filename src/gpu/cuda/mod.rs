@@ -100,8 +100,9 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// What to do about a GPU that has failed.
-const FAILED_HELP: &str = "training goes on from its last checkpoint with --resume; with CUDA_LAUNCH_BLOCKING=1 in the environment, \
-                           the message names the kernel that failed; of faults of the hardware, `nvidia-smi -q` and `dmesg` tell";
+const FAILED_HELP: &str = "training goes on from its last checkpoint with --resume; with CUDA_LAUNCH_BLOCKING=1 in the \
+                           environment, the message names the kernel that failed; of faults of the hardware, \
+                           `nvidia-smi -q` and `dmesg` tell";
 
 fn driver_error(error: driver::DriverError) -> Error {
     if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY {

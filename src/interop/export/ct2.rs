@@ -112,7 +112,8 @@ pub(super) fn export(model: &Model, quantization: Quantization, out: &Path) -> R
             &json!({
                 "add_source_bos": false, "add_source_eos": true, "bos_token": piece(target.bos_id()),
                 "decoder_start_token": piece(target.bos_id()), "eos_token": piece(target.eos_id()),
-                "unk_token": piece(target.unk_id()), "layer_norm_epsilon": config.norm_eps, "multi_query_attention": false,
+                "unk_token": piece(target.unk_id()), "layer_norm_epsilon": config.norm_eps,
+                "multi_query_attention": false,
             }),
         )?;
         if tokenizers.is_joint() {

@@ -91,8 +91,9 @@ fn notes(model: &Model) -> Vec<String> {
     }
     if source.has_codes() {
         notes.push(
-            "the tokenizers of `transformers` take text that `subword-nmt apply-bpe` has split with the codes beside them (with \
-             tokenizer.vocabulary, also with that list), and `mt import` reads them as such; or split it with `mt tokenize`",
+            "the tokenizers of `transformers` take text that `subword-nmt apply-bpe` has split with the codes beside \
+             them (with tokenizer.vocabulary, also with that list), and `mt import` reads them as such; or split it \
+             with `mt tokenize`",
         );
     }
     if !model.tokenizers.is_joint() && source.sentencepiece().is_none() {
@@ -201,7 +202,8 @@ fn tokenizer(model: &Model, directory: &Path) -> Result<()> {
         "tokenizer_config.json",
         &json!({
             "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.config.model.max_length,
-            "bos_token": piece(source.bos_id()), "eos_token": piece(source.eos_id()), "pad_token": piece(source.pad_id()),
+            "bos_token": piece(source.bos_id()), "eos_token": piece(source.eos_id()),
+            "pad_token": piece(source.pad_id()),
             "unk_token": piece(source.unk_id()), "clean_up_tokenization_spaces": false, "split_special_tokens": true,
             "model_input_names": ["input_ids", "attention_mask"],
         }),

@@ -125,7 +125,7 @@ pub struct Int8 {
     panels: Panels,
     k: usize,
     scales: Vec<f32>,
-    /// For each column, what the kernel adds too much: subtracted afterwards.
+    /// For each column, the excess that the kernel adds; it is subtracted afterwards.
     offsets: Vec<i32>,
 }
 

@@ -19,8 +19,8 @@ pub(super) const PANEL: usize = 32;
 pub(super) const DEPTH: usize = 256;
 /// Distance of a tile's rows, where A is packed by rows: more than [`DEPTH`], so that rows do not share cache sets.
 pub(super) const ROW_STRIDE: usize = DEPTH + 16;
-/// Distance of packed tiles of A, in either order: not a multiple of the size of a page, so that tiles that are written
-/// side by side do not share cache sets.
+/// Distance of packed tiles of A, in either order: not a multiple of the page size, so that tiles written side by side
+/// do not share cache sets.
 pub(super) const TILE_WORDS: usize = TILE_ROWS * ROW_STRIDE;
 
 /// How a tile of A is packed.
@@ -32,7 +32,7 @@ pub(super) enum Order {
     Steps,
 }
 
-/// One tile of C, and what it is made of.
+/// One tile of C, and its operands.
 #[derive(Clone, Copy)]
 pub(super) struct Tile {
     /// Steps of A and of B.
@@ -59,7 +59,7 @@ impl Tile {
         // SAFETY: inside the tile.
         unsafe {
             Self {
-                a: self.a.add(place(by_step, row, 0)),
+                a: self.a.add(offset(by_step, row, 0)),
                 b: self.b.add(column),
                 c: self.c.add(row * self.ldc + column),
                 ..self
@@ -123,13 +123,13 @@ macro_rules! for_rows {
 
 /// Where the element of A at a row and a step lies in its tile.
 #[inline(always)]
-const fn place(by_step: bool, row: usize, step: usize) -> usize {
+const fn offset(by_step: bool, row: usize, step: usize) -> usize {
     if by_step { step * TILE_ROWS + row } else { row * ROW_STRIDE + step }
 }
 
 /// In plain Rust, for any machine: pieces of at most 4 rows by 16 columns, 16 of NEON's 32 registers.
 mod plain {
-    use super::{PANEL, TILE_ROWS, Tile, place};
+    use super::{PANEL, TILE_ROWS, Tile, offset};
 
     /// # Safety
     /// As for [`super::Kernel`].
@@ -159,7 +159,7 @@ mod plain {
             for step in 0..steps {
                 let b = b.add(step * PANEL).cast::<[u32; 16]>().read_unaligned();
                 for row in 0..ROWS {
-                    let x = *a.add(place(BY_STEP, row, step));
+                    let x = *a.add(offset(BY_STEP, row, step));
                     for j in 0..16 {
                         let sum = sums[row][j];
                         sums[row][j] = if PAIRS {
@@ -190,7 +190,7 @@ mod plain {
                         sums = c.read_unaligned();
                     }
                     for step in 0..steps {
-                        let x = (*a.add(place(false, row, step))).to_le_bytes();
+                        let x = (*a.add(offset(false, row, step))).to_le_bytes();
                         let b = b.add(step * PANEL + column).cast::<[[i8; 4]; 16]>().read_unaligned();
                         for j in 0..16 {
                             for i in 0..4 {
@@ -226,7 +226,7 @@ mod x86 {
     };
     use std::mem::transmute;
 
-    use super::{PANEL, TILE_ROWS, Tile, place};
+    use super::{PANEL, TILE_ROWS, Tile, offset};
 
     /// Defines a kernel for vectors of `$lanes` floats that holds pieces of at most `$most` rows by two vectors in
     /// registers.
@@ -270,7 +270,7 @@ mod x86 {
                         let b = b.add(step * PANEL).cast::<f32>();
                         let halves = [$load(b), $load(b.add($lanes))];
                         for row in 0..ROWS {
-                            let $x = $splat(*a.add(place(BY_STEP, row, step)).cast::<f32>());
+                            let $x = $splat(*a.add(offset(BY_STEP, row, step)).cast::<f32>());
                             for half in 0..2 {
                                 let ($b, $sum) = (halves[half], sums[row][half]);
                                 sums[row][half] = $multiply_add;
@@ -352,7 +352,7 @@ mod x86 {
                 let halves = [_mm256_loadu_si256(b.cast()), _mm256_loadu_si256(b.add(8).cast())];
                 let (evens, odds) = (halves.map(even), halves.map(odd));
                 for row in 0..ROWS {
-                    let x = _mm256_set1_epi32(*a.add(place(false, row, step)) as i32);
+                    let x = _mm256_set1_epi32(*a.add(offset(false, row, step)) as i32);
                     let (x_even, x_odd) = (even(x), odd(x));
                     for half in 0..2 {
                         let products = _mm256_add_epi32(
@@ -386,7 +386,7 @@ mod tests {
         for accumulate in [false, true] {
             let (a, b) = (a.as_ptr(), b.as_ptr());
             let tile = Tile { steps, a, b, c: c.as_mut_ptr(), ldc: PANEL, accumulate };
-            // SAFETY: whole tiles; only kernels of this machine are asked for.
+            // SAFETY: whole tiles; only kernels that this machine supports are called.
             unsafe { kernel(rows, tile) };
         }
         c

@@ -4,9 +4,9 @@
 //! [`transposed_product`] sums over rows: the gradients of weights. [`small`] multiplies where packing would cost more
 //! than it saves: heads of attention. [`int8`] multiplies by a matrix of 8-bit integers, for inference.
 //!
-//! All of them sum every element in one order, from the first to the last position of the inner dimension: what is
-//! computed for a row depends neither on the number of rows nor on that of threads, and decoding one sentence gives
-//! exactly what decoding a batch gives.
+//! All of them sum every element in the same order, from the first to the last position of the inner dimension. So a
+//! row's result depends neither on the number of rows nor on that of threads, and decoding one sentence gives exactly
+//! the same as decoding a batch.
 //!
 //! ```text
 //! for each group of the inner dimension         A is packed into tiles, which then lie in the second-level cache
@@ -34,9 +34,9 @@ use panels::{Panels, Tiles};
 pub use small::fixed;
 
 choice! {
-    /// `runtime.precision`: the type that operands of products are rounded to in training and on a device. Sums in products are
-    /// always float32, and so are parameters, gradients, normalisation, softmax and loss. When the processor translates,
-    /// [`crate::infer::ComputeType`] says what they are rounded to.
+    /// `runtime.precision`: the type that operands of products are rounded to in training and on a device. Sums in
+    /// products are always float32, and so are parameters, gradients, normalisation, softmax and loss. When the
+    /// processor translates, [`crate::infer::ComputeType`] says what they are rounded to.
     pub enum Precision {
         /// float32.
         F32 = "f32",

@@ -32,8 +32,8 @@ pub(super) fn tiles(a: Matrix, columns: Range<usize>, positions: Range<usize>, t
     }
 }
 
-/// Columns of a row-major matrix at all its rows, packed step after step as one panel; what lies beyond the columns is
-/// not written.
+/// Columns of a row-major matrix at all its rows, packed step after step as one panel. The part of the panel beyond the
+/// columns is not written.
 pub(super) fn panel(b: Matrix, columns: Range<usize>, to: &mut [u32], precision: Precision) {
     match precision {
         Precision::F32 => copy_panel(b, columns, to),
@@ -78,7 +78,7 @@ fn pair(first: f32, second: f32) -> u32 {
     (rounded(first) >> 16) | (rounded(second) & 0xffff_0000)
 }
 
-/// Cuts a row into pieces of [`TILE_ROWS`] and writes each to place `step` of its own tile.
+/// Cuts a row into pieces of [`TILE_ROWS`] and writes each at index `step` of its own tile.
 #[inline(always)]
 fn distribute<T: Copy>(row: &[T], tiles: &mut [u32], step: usize, bits: impl Fn(T) -> u32) {
     let (pieces, rest) = row.as_chunks::<TILE_ROWS>();
@@ -249,7 +249,8 @@ mod x86 {
         // 16-bit number 2j comes from the lower half, 2j + 1 from the upper half: the two rows become a row of pairs.
         #[rustfmt::skip]
         let interleave = _mm512_set_epi16(
-            31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0,
+            31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17,
+            1, 16, 0,
         );
         for start in (0..first.len()).step_by(16) {
             let left = first.len() - start;

@@ -37,7 +37,7 @@ pub struct BackwardBlock<'a> {
     pub dmemory_inner: &'a mut [f32],
     /// Gradient of the input: added to.
     pub dinput: &'a mut [f32],
-    /// Gradient of the memory: written.
+    /// Gradient of the memory, for writing.
     pub dmemory: &'a mut [f32],
     /// Column sums for the inner biases ([`Inner::widths`]): added to.
     pub sums: &'a mut [f32],
@@ -65,7 +65,7 @@ pub struct WholeBatch<'a> {
     pub sums: &'a [f32],
 }
 
-/// Widths, in floats per row, of what a sub-layer keeps.
+/// Widths, in floats per row, of the values that a sub-layer keeps.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Widths {
     /// Kept per input row.

@@ -111,7 +111,7 @@ fn an_old_file_stays_until_the_new_one_is_whole() {
 }
 
 #[test]
-fn a_file_that_was_removed_is_told_and_written_again() {
+fn a_removed_file_is_reported_and_written_again() {
     let folder = tempfile::tempdir().unwrap();
     let mut file = Events::new(folder.path());
     let entry = |update: u64| json!({ "event": "train", "update": update, "loss": 3.0 });

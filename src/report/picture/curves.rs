@@ -16,7 +16,7 @@ use crate::report::page::Run;
 const INK: RGBColor = RGBColor(29, 33, 38);
 const SOFT: RGBColor = RGBColor(93, 102, 112);
 const GRID: RGBColor = RGBColor(225, 228, 232);
-/// Colours of the runs, reused if there are more: those of the page, `--c0` to `--c7` in report.css.
+/// Colours of the runs, reused if there are more runs: the same as `--c0` to `--c7` in report.css.
 const COLORS: [RGBColor; 8] = [
     RGBColor(37, 99, 176),
     RGBColor(194, 65, 12),
@@ -31,7 +31,7 @@ const COLORS: [RGBColor; 8] = [
 const SIZE: (u32, u32) = (480, 280);
 /// Height of a legend of one row.
 const LEGEND: u32 = 34;
-/// What the legend says of lines; and, where there are any, of those of `data.monitor`.
+/// The legend for lines; and for those of `data.monitor`, if there are any.
 const LINES: &str = "by updates; solid: training, dashed: validation";
 const DOTTED: &str = "dotted: other sets";
 /// A training curve with more points than this looks like noise: it is drawn fainter, so that it does not hide
@@ -60,7 +60,7 @@ enum Measured {
 use Measured::{Monitored, Training, Validation};
 
 impl Measured {
-    /// Whether an entry is of that kind; those of the final model are no point of a curve.
+    /// Whether an entry is of that kind; an entry of the final model is no point of a curve.
     fn has(self, entry: &Value) -> bool {
         let event = match self {
             Training => "train",
@@ -85,7 +85,7 @@ const CHARTS: &[Chart] = &[
     Chart { title: "target tokens a second", key: "tokens_per_second", measured: TRAIN, is_logarithmic: false },
 ];
 
-/// What one run shows in a chart.
+/// The curve of one run in a chart.
 struct Curve {
     color: RGBColor,
     measured: Measured,
@@ -118,7 +118,7 @@ impl Ranged for Axis {
     }
 }
 
-/// The colours of runs: those of [`COLORS`], then the same darker, then lighter, then from the beginning again.
+/// The colours of runs: [`COLORS`], then the same darker, then lighter, then from the beginning again.
 fn colors() -> impl Iterator<Item = RGBColor> {
     let mixed = |color: RGBColor, share: f64, other: RGBColor| {
         let mix = |a: u8, b: u8| (f64::from(a) * share + f64::from(b) * (1.0 - share)).round() as u8;
@@ -138,7 +138,7 @@ impl Chart {
         let mut curves = Vec::new();
         for (run, color) in runs.iter().zip(colors()) {
             for measured in self.measured {
-                // A curve for each set, of which only monitored ones have names.
+                // A curve for each set; only monitored sets have names.
                 let mut sets: Vec<(&Value, Vec<(f64, f64)>)> = Vec::new();
                 for entry in run.log().iter().filter(|entry| measured.has(entry)) {
                     let Some(point) = point(entry) else { continue };
@@ -221,8 +221,8 @@ pub fn whole(runs: &[Run], names: &[String]) -> Result<String> {
         area.fill(&WHITE).map_err(failed)?;
         let (above, area) = area.split_vertically(legend.height());
         legend.draw(&above)?;
-        let places = area.split_evenly((rows, ACROSS.min(charts.len())));
-        charts.iter().zip(&places).try_for_each(|((chart, curves), place)| chart.draw(place, curves))?;
+        let areas = area.split_evenly((rows, ACROSS.min(charts.len())));
+        charts.iter().zip(&areas).try_for_each(|((chart, curves), area)| chart.draw(area, curves))?;
         area.present().map_err(failed)?;
     }
     Ok(svg)
@@ -230,7 +230,7 @@ pub fn whole(runs: &[Run], names: &[String]) -> Result<String> {
 
 /// Which colour each run has, in as many rows as it takes.
 struct Legend {
-    /// What is written, where it begins, and the colour of the line before it, if it has one.
+    /// A text, its position, and the colour of the line before it, if there is one.
     entries: Vec<(String, (i32, i32), Option<RGBColor>)>,
 }
 
@@ -324,7 +324,7 @@ fn short(value: f64) -> String {
         format!("{text}{unit}")
     };
     match size {
-        // What is just below a unit is rounded to it.
+        // A value just below a unit is rounded up to it.
         _ if size >= 999.995e9 => format!("{value:.1e}"),
         _ if size >= 999.995e6 => text(value / 1e9, 2, "G"),
         _ if size >= 999.95e3 => text(value / 1e6, 2, "M"),
@@ -363,7 +363,11 @@ mod tests {
             [1e16, 1e16 + 2.0],
             [0.0, 1e-99],
         ] {
-            let entry = |(update, value): (f64, f64)| json!({ "event": "train", "update": update, "loss": value, "perplexity": value, "learning_rate": value });
+            let entry = |(update, value): (f64, f64)| {
+                json!({
+                    "event": "train", "update": update, "loss": value, "perplexity": value, "learning_rate": value,
+                })
+            };
             let log: Vec<Value> =
                 [(1.0, pair[0]), (2.0, pair[1]), (pair[0], 1.0), (pair[1], 2.0), (3.0, 1.5)].map(entry).into();
             let run = Run::new(folder.path(), &log).unwrap();
@@ -407,15 +411,19 @@ mod tests {
     #[test]
     fn each_set_has_a_curve_of_its_own() {
         let entry = |event: &str, update: u32, bleu: f64| json!({"event": event, "update": update, "bleu": bleu});
-        let of_set = |set: &str, update: u32, bleu: f64, model: Option<&str>| json!({"event": "monitor", "set": set, "update": update, "bleu": bleu, "model": model});
+        let monitored = |set: &str, update: u32, bleu: f64, model: Option<&str>| {
+            json!({
+                "event": "monitor", "set": set, "update": update, "bleu": bleu, "model": model,
+            })
+        };
         let log = [
-            of_set("news", 10, 2.0, None),
-            of_set("talks", 10, 5.0, None),
+            monitored("news", 10, 2.0, None),
+            monitored("talks", 10, 5.0, None),
             entry("valid", 10, 1.0),
-            of_set("news", 20, 3.0, None),
-            of_set("talks", 20, 6.0, None),
+            monitored("news", 20, 3.0, None),
+            monitored("talks", 20, 6.0, None),
             entry("valid", 20, 4.0),
-            of_set("news", 20, 9.0, Some("final")),
+            monitored("news", 20, 9.0, Some("final")),
             entry("final", 20, 9.0),
         ];
         let folder = tempfile::tempdir().unwrap();

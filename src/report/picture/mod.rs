@@ -5,8 +5,8 @@
 //! | a translation explained | [`sentence`] |
 //! | the curves of runs | [`curves`] |
 //!
-//! An SVG only names typefaces; its viewer provides them. For a PNG there is one in the program, and those of the
-//! system are used for letters that it lacks.
+//! An SVG only names typefaces; its viewer provides them. For a PNG the program has one of its own, and takes missing
+//! letters from those of the system.
 
 pub mod curves;
 pub mod sentence;
@@ -43,7 +43,7 @@ pub enum Format {
 
 impl Format {
     /// The format by a file's extension; `None` if it is not a picture.
-    pub fn of(file: &Path) -> Option<Self> {
+    pub fn from_path(file: &Path) -> Option<Self> {
         match file.extension()?.to_str()?.to_ascii_lowercase().as_str() {
             "svg" => Some(Self::Svg),
             "png" => Some(Self::Png),
@@ -73,7 +73,7 @@ impl Format {
     }
 }
 
-/// The drawing as a PNG, scaled by less than [`SCALE`] if it is too large; and the letters that no typeface has.
+/// The drawing as a PNG, scaled by less than [`SCALE`] if it would be too large; and the letters that no typeface has.
 ///
 /// # Errors
 /// Its aspect ratio is too extreme, or memory is short.
@@ -111,7 +111,7 @@ fn find_boxes(group: &Group, found: &mut BTreeSet<char>) {
     }
 }
 
-/// The typeface in the program, and those of the system.
+/// The program's own typeface, and those of the system.
 fn typefaces() -> Arc<Database> {
     static TYPEFACES: OnceLock<Arc<Database>> = OnceLock::new();
     let load = || {

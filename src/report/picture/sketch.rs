@@ -99,7 +99,7 @@ impl Sketch {
     /// The drawing on white.
     ///
     /// # Errors
-    /// Never with shapes of finite size; `plotters` returns errors of what it writes to, which is memory.
+    /// Cannot happen with shapes of finite size: `plotters` returns errors of its output, which is memory.
     pub(super) fn svg(&self) -> Result<String> {
         let mut svg = String::new();
         let side = |side: i32| (side + 2 * MARGIN).unsigned_abs();

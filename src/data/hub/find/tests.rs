@@ -144,7 +144,7 @@ fn shards_are_in_order_and_none_is_missing() {
     assert_eq!(missing_shard(&[shard(0), shard(2)]), Some(shard(1)));
     assert_eq!(missing_shard(&names(&["train.parquet"])), None);
     assert_eq!(missing_shard(&names(&["best-of-3.parquet"])), None);
-    // Each with a checksum of its own.
+    // Each with its own checksum.
     let hashed = names(&["data/train-00000-of-00002-0a1b.parquet", "data/train-00001-of-00002-9f8e.parquet"]);
     assert_eq!(missing_shard(&hashed), None);
     let missing = |index: usize| Some(format!("data/train-0000{index}-of-00002*.parquet"));

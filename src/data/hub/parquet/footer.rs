@@ -1,4 +1,4 @@
-//! The end of a Parquet file, which says what lies where.
+//! The footer of a Parquet file, which describes its layout.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,7 +7,7 @@ use super::thrift::{Kind, Thrift};
 use super::{Read, wrong};
 use crate::limits;
 
-/// What a file begins and ends with.
+/// The bytes at the beginning and the end of a file.
 const MAGIC: &[u8] = b"PAR1";
 /// The physical type of text, in a file.
 pub(super) const BYTE_ARRAY: i64 = 6;
@@ -52,8 +52,8 @@ impl Footer {
     pub(super) fn read(file: &File) -> Read<Self> {
         let file_length = file.metadata()?.len();
         let mut tail = [0; 8];
-        let place = file_length.checked_sub(12).ok_or_else(|| wrong("it is too short"))? + 4;
-        file.read_exact_at(&mut tail, place)?;
+        let offset = file_length.checked_sub(12).ok_or_else(|| wrong("it is too short"))? + 4;
+        file.read_exact_at(&mut tail, offset)?;
         let (length, magic) = tail.split_first_chunk().ok_or_else(|| wrong("it is too short"))?;
         if magic != MAGIC {
             return Err(wrong("it does not end as such a file does"));
@@ -63,9 +63,9 @@ impl Footer {
             let most = limits::PARQUET_FOOTER_BYTES;
             return Err(wrong(&format!("its description has {length} bytes, more than {most}")));
         }
-        let place = place.checked_sub(length).ok_or_else(|| wrong("its description is longer than the file"))?;
+        let offset = offset.checked_sub(length).ok_or_else(|| wrong("its description is longer than the file"))?;
         let mut bytes = vec![0; length as usize];
-        file.read_exact_at(&mut bytes, place)?;
+        file.read_exact_at(&mut bytes, offset)?;
         Ok(Self { bytes, file_length })
     }
 
@@ -81,7 +81,7 @@ impl Footer {
         leaves.ok_or_else(|| wrong("it has no columns"))
     }
 
-    /// The row groups, with those two of `count` columns.
+    /// The row groups, each with the two wanted ones of its `count` columns.
     pub(super) fn groups(&self, wanted: [usize; 2], count: usize) -> Read<Vec<Group>> {
         let (mut groups, mut rows) = (Vec::new(), None);
         Thrift::new(&self.bytes).fields(|thrift, id, kind| {
@@ -130,14 +130,14 @@ impl Footer {
         }
     }
 
-    /// Reads what is said of a column of a row group.
+    /// Reads the description of a column of a row group.
     fn chunk(&self, thrift: &mut Thrift, is_wanted: bool) -> Read<Option<Chunk>> {
         let mut chunk = None;
         thrift.fields(|thrift, id, kind| {
             match (id, kind) {
                 _ if !is_wanted => return Ok(false),
                 (1, _) => return Err(wrong("a column lies in another file")),
-                (3, Kind::Struct) => chunk = Some(self.place(thrift)?),
+                (3, Kind::Struct) => chunk = Some(self.chunk_metadata(thrift)?),
                 _ => return Ok(false),
             }
             Ok(true)
@@ -145,7 +145,7 @@ impl Footer {
         if is_wanted && chunk.is_none() { Err(wrong("the description of a column is not whole")) } else { Ok(chunk) }
     }
 
-    fn place(&self, thrift: &mut Thrift) -> Read<Chunk> {
+    fn chunk_metadata(&self, thrift: &mut Thrift) -> Read<Chunk> {
         let (mut type_, mut codec, mut length, mut data, mut dictionary) = (None, None, None, None, None);
         thrift.fields(|thrift, id, kind| {
             let slot = match id {
@@ -161,7 +161,7 @@ impl Footer {
         })?;
         let unsigned = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok());
         // Some writers state a dictionary at 0 where there is none.
-        let start = unsigned(dictionary).filter(|place| *place > 0).or(unsigned(data));
+        let start = unsigned(dictionary).filter(|offset| *offset > 0).or(unsigned(data));
         match (type_, codec, start, unsigned(length)) {
             (Some(BYTE_ARRAY), Some(codec), Some(start), Some(length)) => {
                 if start.checked_add(length).is_none_or(|end| end > self.file_length) {
@@ -174,7 +174,7 @@ impl Footer {
     }
 }
 
-/// A column as the file lists it: those that lie in it follow.
+/// A column as the file lists it; its inner columns follow.
 #[derive(Default)]
 struct Column<'b> {
     name: &'b [u8],
@@ -203,14 +203,14 @@ fn column<'b>(thrift: &mut Thrift<'b>) -> Read<Column<'b>> {
 
 /// A column that holds others.
 struct Open {
-    /// How long the name is that those in it begin with.
+    /// Length of the common prefix of the names of its inner columns.
     prefix: usize,
     left: usize,
     whole: i16,
     is_repeated: bool,
 }
 
-/// Reads the list of columns, in which each is followed by those that lie in it.
+/// Reads the list of columns, in which inner columns follow each outer one.
 fn columns(thrift: &mut Thrift, kind: Kind) -> Read<Vec<Leaf>> {
     let count = thrift.structs(kind)?;
     if count > limits::PARQUET_COLUMNS {

@@ -1,5 +1,4 @@
-//! Files that are made to end the program, or to fill the memory, written by hand; and every way in which a page may be
-//! packed.
+//! Hand-made files that try to crash the program or to fill the memory; and every way to pack a page.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -60,7 +59,7 @@ fn a_description_that_would_take_memory_or_time_without_bound_is_refused() {
         all.extend((0..count).map(|_| column("b", None)));
         of(structs(all))
     };
-    // The deepest that are read, and have no such columns as are asked for.
+    // The deepest nesting that is read; these files lack the wanted columns.
     assert!(refused(&nested(limits::PARQUET_DEPTH - 1)).contains("no columns `en` and `de`"));
     for (bytes, words) in [
         (nested(limits::PARQUET_DEPTH), "nest too deeply"),
@@ -153,7 +152,7 @@ fn a_page_is_not_unpacked_beyond_what_it_claims() {
 #[test]
 fn a_small_file_does_not_hold_endless_text() {
     let rows = i64::from(i32::MAX);
-    // A run of the dictionary's only text: as many as there are rows, written as twice that.
+    // A run of the dictionary's only text, once per row; run lengths are stored doubled.
     let run = [vec![1], number(2 * rows as u64), vec![0]].concat();
     let endless = |text: &[u8]| {
         let dictionary = page(2, 4 + text.len() as i64, 1, 0, &plain(text));

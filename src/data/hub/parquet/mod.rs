@@ -1,7 +1,7 @@
 //! Pairs in a Parquet file: two columns of text, or two fields of a nested column (`translation: {de, en}`).
 //!
-//! A field of a nested column is a column in the file, too, so that only the two that are wanted are read. One row at a
-//! time is in memory, and the page that it is in: what follows is for a file of any size.
+//! A field of a nested column is a column in the file, too, so only the two wanted columns are read. Memory holds one
+//! row and its page at a time, whatever the size of the file.
 //!
 //! | | |
 //! |---|---|
@@ -48,11 +48,11 @@ pub(super) struct ParquetRows {
     whole: [i16; 2],
     /// The row groups that have not been read yet, the next one last.
     groups: Vec<Group>,
-    /// The row group that is being read, and how many of its rows have not been read yet.
+    /// The current row group, and how many of its rows are still unread.
     sides: Option<[Side; 2]>,
     left: usize,
     /// Rows that have been read.
-    place: usize,
+    row: usize,
 }
 
 impl ParquetRows {
@@ -78,7 +78,7 @@ impl ParquetRows {
         let mut groups = footer.groups(wanted, leaves.len()).map_err(failed)?;
         groups.reverse();
         let whole = [source.whole, target.whole];
-        Ok(Self { shard: shard.clone(), file: Arc::new(file), whole, groups, sides: None, left: 0, place: 0 })
+        Ok(Self { shard: shard.clone(), file: Arc::new(file), whole, groups, sides: None, left: 0, row: 0 })
     }
 
     /// Goes on to a row group that has a row left; false at the end.
@@ -86,7 +86,7 @@ impl ParquetRows {
         while self.left == 0 {
             let Some(Group { rows, chunks: [source, target] }) = self.groups.pop() else { return Ok(false) };
             let [of_source, of_target] = self.whole;
-            self.sides = Some([Side::of(&self.file, source, of_source)?, Side::of(&self.file, target, of_target)?]);
+            self.sides = Some([Side::new(&self.file, source, of_source)?, Side::new(&self.file, target, of_target)?]);
             self.left = rows;
         }
         Ok(true)
@@ -100,12 +100,12 @@ impl ParquetRows {
         for side in self.sides.iter_mut().flatten() {
             side.read()?;
         }
-        (self.left, self.place) = (self.left - 1, self.place + 1);
+        (self.left, self.row) = (self.left - 1, self.row + 1);
         Ok(true)
     }
 
     fn wrong(&self, what: &str, help: &str) -> Error {
-        Error::failure(what).at_line(&self.shard.name, self.place, 0).help(help)
+        Error::failure(what).at_line(&self.shard.name, self.row, 0).help(help)
     }
 }
 
@@ -126,8 +126,8 @@ impl Rows for ParquetRows {
         Ok(true)
     }
 
-    fn place(&self) -> usize {
-        self.place
+    fn line(&self) -> usize {
+        self.row
     }
 }
 
@@ -143,7 +143,7 @@ struct Side {
 }
 
 impl Side {
-    fn of(file: &Arc<File>, chunk: Chunk, whole: i16) -> Read<Self> {
+    fn new(file: &Arc<File>, chunk: Chunk, whole: i16) -> Read<Self> {
         let text = Type::primitive_type_builder("text", Physical::BYTE_ARRAY).with_repetition(Repetition::OPTIONAL);
         let path = ColumnPath::new(vec!["text".to_owned()]);
         let column = ColumnDescriptor::new(Arc::new(text.build()?), whole, 0, path);
@@ -192,12 +192,12 @@ fn damaged(shard: &Shard, error: &ParquetError) -> Error {
 
 /// The two columns: at the top, by their dotted names, or within one nested column, `translation` first.
 fn find(leaves: &[Leaf], wanted: [&str; 2]) -> Option<[usize; 2]> {
-    let mut places = HashMap::new();
-    for (place, leaf) in leaves.iter().enumerate() {
-        places.entry(leaf.name.as_str()).or_insert(place);
+    let mut indices = HashMap::new();
+    for (index, leaf) in leaves.iter().enumerate() {
+        indices.entry(leaf.name.as_str()).or_insert(index);
     }
     let within = |prefix: &str| -> Option<[usize; 2]> {
-        let of = |name: &str| places.get(format!("{prefix}{name}").as_str()).copied();
+        let of = |name: &str| indices.get(format!("{prefix}{name}").as_str()).copied();
         Some([of(wanted[0])?, of(wanted[1])?])
     };
     let nested = leaves.iter().filter(|leaf| leaf.names == 2);

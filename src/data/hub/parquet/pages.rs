@@ -22,7 +22,7 @@ pub(super) struct Pages {
     file: Arc<File>,
     /// What is left of the column.
     chunk: Chunk,
-    /// Whether values may be null, so that pages say of each whether it is.
+    /// Whether values may be null, so that pages have a level for each.
     has_levels: bool,
     has_dictionary: bool,
 }
@@ -36,7 +36,7 @@ struct Header {
     about: About,
 }
 
-/// What a header says of the page's values.
+/// The header's description of the page's values.
 #[derive(Default)]
 struct About {
     values: u32,
@@ -158,17 +158,17 @@ impl Pages {
             let codec = if about.is_unpacked { 0 } else { self.chunk.codec };
             let bytes = || unpacked(codec, bytes, levels.iter().sum::<u32>() as usize, length as usize);
             match kind {
-                Some(0) => return self.of_values(bytes()?, &about).map(Some),
-                Some(2) => return self.of_dictionary(bytes()?, &about).map(Some),
-                Some(3) => return self.of_values_2(bytes()?, &about, levels).map(Some),
-                // An index, or what is not known.
+                Some(0) => return self.data_page(bytes()?, &about).map(Some),
+                Some(2) => return self.dictionary_page(bytes()?, &about).map(Some),
+                Some(3) => return self.data_page_v2(bytes()?, &about, levels).map(Some),
+                // An index page, or an unknown one.
                 _ => {}
             }
         }
         Ok(None)
     }
 
-    fn of_dictionary(&mut self, bytes: Vec<u8>, about: &About) -> Read<Page> {
+    fn dictionary_page(&mut self, bytes: Vec<u8>, about: &About) -> Read<Page> {
         // Each value has a length of four bytes.
         if u64::from(about.values) * 4 > bytes.len() as u64 {
             return Err(wrong(&format!("a dictionary claims {} values and has {} bytes", about.values, bytes.len())));
@@ -178,7 +178,7 @@ impl Pages {
         Ok(Page::DictionaryPage { buf: bytes.into(), num_values: about.values, encoding, is_sorted: false })
     }
 
-    fn of_values(&self, bytes: Vec<u8>, about: &About) -> Read<Page> {
+    fn data_page(&self, bytes: Vec<u8>, about: &About) -> Read<Page> {
         let way = self.way(about)?;
         let [def_level_encoding, rep_level_encoding] = [encoding(about.levels[0])?, encoding(about.levels[1])?];
         let mut data = Thrift::new(&bytes);
@@ -200,7 +200,7 @@ impl Pages {
         })
     }
 
-    fn of_values_2(&self, bytes: Vec<u8>, about: &About, levels: [u32; 2]) -> Read<Page> {
+    fn data_page_v2(&self, bytes: Vec<u8>, about: &About, levels: [u32; 2]) -> Read<Page> {
         let [def_levels_byte_len, rep_levels_byte_len] = levels;
         let way = self.way(about)?;
         let mut data = Thrift::new(&bytes);
@@ -247,7 +247,7 @@ fn check_delta(way: Encoding, mut data: Thrift, values: u32) -> Read<()> {
         if u64::from(values) > limits::PARQUET_PAGE_VALUES {
             return Err(wrong(&format!("a page has {values} values, more than {}", limits::PARQUET_PAGE_VALUES)));
         }
-        // Lengths of what a text shares with the one before it; lengths of the rest.
+        // Lengths of the prefix that a text shares with the one before it; then lengths of the rest.
         pass_numbers(&mut data, values)?;
         if way == Encoding::DELTA_BYTE_ARRAY {
             pass_numbers(&mut data, values)?;
@@ -256,7 +256,7 @@ fn check_delta(way: Encoding, mut data: Thrift, values: u32) -> Read<()> {
     Ok(())
 }
 
-/// Passes over delta-encoded numbers, of which there are `most` at most.
+/// Skips delta-encoded numbers, at most `most`.
 fn pass_numbers(data: &mut Thrift, most: u32) -> Read<()> {
     let damaged = || wrong("the lengths of a page's texts are damaged");
     let (block, parts, count, _) = (data.number()?, data.number()?, data.number()?, data.number()?);
@@ -297,7 +297,7 @@ impl Iterator for Pages {
     }
 }
 
-/// Unpacks a page of `length` bytes, of which the first `plain` are not packed.
+/// Unpacks a page of `length` bytes; the first `plain` bytes are not packed.
 fn unpacked(codec: i64, bytes: Vec<u8>, plain: usize, length: usize) -> Read<Vec<u8>> {
     let (Some((head, packed)), Some(rest)) = (bytes.split_at_checked(plain), length.checked_sub(plain)) else {
         return Err(wrong("a page is shorter than its levels"));

@@ -45,7 +45,7 @@ fn read(bytes: &[u8]) -> Result<Vec<[String; 2]>> {
     let mut count = 0;
     while rows.push(&mut block)? {
         count += 1;
-        assert_eq!(rows.place(), count);
+        assert_eq!(rows.line(), count);
     }
     Ok((0..block.len()).map(|index| <[&str; 2]>::from(block.get(index)).map(str::to_owned)).collect())
 }

@@ -1,8 +1,8 @@
 //! What Parquet describes itself in: Apache Thrift's compact protocol.
 //!
 //! The parquet crate's own reader of it recurses as deeply as columns nest, makes room for as many as a file claims,
-//! and goes over lists of any length that take no bytes. This one takes time and memory in proportion to the bytes that
-//! are there.
+//! and goes over lists of any length that take no bytes. This one takes time and memory in proportion to the file's
+//! bytes.
 
 use parquet::errors::ParquetError;
 
@@ -25,7 +25,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    fn of(code: u8) -> Read<Self> {
+    fn from_code(code: u8) -> Read<Self> {
         Ok(match code {
             1 => Self::True,
             2 => Self::False,
@@ -33,7 +33,7 @@ impl Kind {
             4..=6 => Self::Int,
             7 => Self::Double,
             8 => Self::Bytes,
-            // A set is written as a list is.
+            // A set has the format of a list.
             9 | 10 => Self::List,
             11 => Self::Map,
             12 => Self::Struct,
@@ -118,17 +118,17 @@ impl<'b> Thrift<'b> {
         let header = self.byte()?;
         let count = if header >> 4 == 15 { self.number()? } else { u64::from(header >> 4) };
         // Some writers give an empty list no kind.
-        let kind = if header == 0 { Kind::Byte } else { Kind::of(header & 15)? };
+        let kind = if header == 0 { Kind::Byte } else { Kind::from_code(header & 15)? };
         Ok((kind, self.count(count)?))
     }
 
-    /// How many values follow, each of which has a byte at least.
+    /// How many values follow, of at least a byte each.
     fn count(&self, count: u64) -> Read<usize> {
         usize::try_from(count).ok().filter(|count| *count <= self.rest.len()).ok_or_else(ended)
     }
 
-    /// Reads a struct: calls `field` with the number and the kind of each of its values. One that it does not read, and
-    /// says so by returning false, is passed over.
+    /// Reads a struct: calls `field` with the number and the kind of each value. If `field` returns false, it has not
+    /// read the value, which is skipped.
     pub(super) fn fields(&mut self, mut field: impl FnMut(&mut Self, i64, Kind) -> Read<bool>) -> Read<()> {
         self.fields_within(limits::THRIFT_DEPTH, &mut field)
     }
@@ -140,7 +140,7 @@ impl<'b> Thrift<'b> {
             if header & 15 == 0 {
                 return Ok(());
             }
-            let kind = Kind::of(header & 15)?;
+            let kind = Kind::from_code(header & 15)?;
             last = if header >> 4 == 0 { self.signed()? } else { last.wrapping_add(i64::from(header >> 4)) };
             if !field(self, last, kind)? {
                 self.skip(kind, depth)?;
@@ -169,7 +169,7 @@ impl<'b> Thrift<'b> {
                 let count = self.number()?;
                 let count = self.count(count)?;
                 let kinds = if count > 0 { self.byte()? } else { 0x33 };
-                let kinds = [Kind::of(kinds >> 4)?, Kind::of(kinds & 15)?];
+                let kinds = [Kind::from_code(kinds >> 4)?, Kind::from_code(kinds & 15)?];
                 for kind in std::iter::repeat_n(kinds, count).flatten() {
                     self.skip_element(kind, depth)?;
                 }
@@ -178,7 +178,7 @@ impl<'b> Thrift<'b> {
         Ok(())
     }
 
-    /// In a list or map, a truth value has a byte of its own.
+    /// In a list or map, a Boolean has its own byte.
     fn skip_element(&mut self, kind: Kind, depth: usize) -> Read<()> {
         let kind = if matches!(kind, Kind::True | Kind::False) { Kind::Byte } else { kind };
         self.skip(kind, depth)

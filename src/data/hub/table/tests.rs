@@ -46,8 +46,8 @@ fn a_bad_row_is_at_its_line_of_the_file() {
     }
     assert_eq!(bad_line(b"\"en\",\"de\",\"a\nb\"\na,b,c\nd,e\n"), 4);
     let error = read(b"en,de\na,b\nc,\xE9\n", ',').1.unwrap();
-    let place = error.location().unwrap();
-    assert_eq!((place.line, place.column), (3, 3));
+    let location = error.location().unwrap();
+    assert_eq!((location.line, location.column), (3, 3));
     let help = error.helps().unwrap();
     assert!(help.starts_with("byte 0xE9 at offset 12; ") && help.ends_with(CORRECT), "{help}");
 }

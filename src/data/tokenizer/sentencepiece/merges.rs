@@ -8,7 +8,7 @@ use super::Segment;
 use super::model::Pieces;
 use super::trie::Trie;
 
-/// A stretch of the line that has become one symbol, in a list of those that are left.
+/// A stretch of the line that has become one symbol, in a linked list.
 struct Symbol {
     previous: Option<usize>,
     next: Option<usize>,
@@ -30,7 +30,7 @@ struct Pair {
     score: f32,
     left: usize,
     right: usize,
-    /// Length of both together, in bytes: it shows whether one of them has changed since.
+    /// Length of both together, in bytes: it shows if one of them has changed since.
     length: usize,
 }
 
@@ -56,7 +56,7 @@ impl PartialEq for Pair {
 
 impl Eq for Pair {}
 
-/// A line being merged.
+/// A line during merging.
 struct Line<'a> {
     text: &'a str,
     pieces: &'a Pieces,
@@ -106,7 +106,7 @@ impl<'a> Line<'a> {
             return;
         }
         let text = self.text.get(a.start..b.end).unwrap_or_default();
-        let Some(id) = self.pieces.of_text(text) else { return };
+        let Some(id) = self.pieces.text_id(text) else { return };
         self.agenda.push(Pair { score: self.pieces.score(id), left, right, length: text.len() });
         if self.pieces.is_unused(id) {
             self.divided.insert(text, a.len());
@@ -143,7 +143,7 @@ impl<'a> Line<'a> {
             while let Some((start, end)) = open.pop() {
                 let text = self.text.get(start..end).unwrap_or_default();
                 // Text that looks like a control symbol is not one.
-                let id = self.pieces.of_text(text).unwrap_or(self.pieces.unknown());
+                let id = self.pieces.text_id(text).unwrap_or(self.pieces.unknown());
                 match self.divided.get(text).filter(|_| self.pieces.is_unused(id)) {
                     Some(&left) => open.extend([(start + left, end), (start, start + left)]),
                     None => segments.push(Segment { start, end, id }),

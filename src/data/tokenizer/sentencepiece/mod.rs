@@ -5,7 +5,8 @@
 //!
 //! ```json
 //! { "version": "1.0", "type": "sentencepiece", "model": "<base64>", "vocabulary": { "▁the": 0, … },
-//!   "appended": ["<pad>"], "special": { "pad": 1, "bos": 1, "eos": 0, "unk": 2 }, "forbidden": [1], "language_tags": true }
+//!   "appended": ["<pad>"], "special": { "pad": 1, "bos": 1, "eos": 0, "unk": 2 }, "forbidden": [1],
+//!   "language_tags": true }
 //! ```
 //!
 //! `vocabulary`, a table or a list, gives the ids of the pieces if they are not the model's own (Marian's are not; a
@@ -94,7 +95,7 @@ pub(super) struct Stored {
 pub struct OwnIds {
     /// The ids of all pieces: a list, or a table.
     pub vocabulary: Value,
-    /// The ids of padding, of what a target begins with, of the end and of unknown text.
+    /// The ids of padding, of the beginning of a target, of the end and of unknown text.
     pub special: [u32; 4],
     /// The ids that a translation never has.
     pub forbidden: Vec<u32>,
@@ -104,7 +105,7 @@ pub struct OwnIds {
 
 impl Stored {
     /// A model as it is.
-    fn of(model: &[u8]) -> Self {
+    fn new(model: &[u8]) -> Self {
         Self {
             version: "1.0".to_owned(),
             r#type: TYPE.to_owned(),
@@ -161,7 +162,7 @@ impl SentencePiece {
     /// # Errors
     /// It is not a model, or is one of words or characters.
     pub(super) fn from_file(bytes: &[u8]) -> Result<Self> {
-        let stored = Stored::of(bytes);
+        let stored = Stored::new(bytes);
         let mut new = Self::new(bytes, stored)?;
         new.append();
         Ok(new)
@@ -178,7 +179,7 @@ impl SentencePiece {
             special: Special { pad, bos, eos, unk },
             forbidden: Some(ids.forbidden),
             language_tags: ids.language_tags,
-            ..Stored::of(bytes)
+            ..Stored::new(bytes)
         };
         let new = Self::complete(bytes, stored)?;
         let normal =
@@ -214,7 +215,7 @@ impl SentencePiece {
             .map_err(|error| Error::failure("cannot write the tokenizer").caused_by(error))
     }
 
-    /// A model of which all special tokens are known.
+    /// A model with all special tokens.
     fn complete(bytes: &[u8], stored: Stored) -> Result<Self> {
         let new = Self::new(bytes, stored)?;
         if new.vocabulary.specials.contains(&u32::MAX) {
@@ -319,13 +320,13 @@ impl Engine for SentencePiece {
     fn encode(&self, line: &str) -> Vec<u32> {
         let (tag, line) = self.split_tag(line);
         let mut ids: Vec<u32> = tag.map(|tag| self.vocabulary.id(tag)).into_iter().collect();
-        self.each_piece(line, |piece, id| ids.push(self.vocabulary.of_piece(piece, id, self.pieces.unknown())));
+        self.each_piece(line, |piece, id| ids.push(self.vocabulary.id_of_piece(piece, id, self.pieces.unknown())));
         ids
     }
 
     fn decode(&self, ids: &[u32]) -> String {
         let [pad, bos, eos, unk] = self.vocabulary.specials;
-        // Marian's models write nothing for what is unknown.
+        // Marian's models write nothing for unknown text.
         let unk = if self.vocabulary.is_foreign { unk } else { eos };
         let ids = ids.iter().filter(|id| ![pad, bos, eos, unk].contains(id));
         let found = ids.filter_map(|&id| Some((self.piece(id)?, *self.vocabulary.to_model.get(id as usize)?)));
@@ -438,8 +439,8 @@ impl Vocabulary {
         Ok(new)
     }
 
-    /// The ids of the special tokens: those that are stored, else those of the model's control symbols, else those with
-    /// a usual name; `u32::MAX` for one that is not there, which only a model's own file may lack.
+    /// The ids of the special tokens: the stored ones, else those of the model's control symbols, else those with a
+    /// usual name. `u32::MAX` for a missing one, which is allowed only in a model's own file.
     fn find_specials(&self, pieces: &Pieces, trainer: &TrainerProto, stored: &Stored) -> Result<[u32; 4]> {
         let unknown = pieces.text(pieces.unknown());
         let stated = [&trainer.pad_piece, &trainer.bos_piece, &trainer.eos_piece].map(Option::as_deref);
@@ -466,7 +467,7 @@ impl Vocabulary {
 
     /// Our id for a piece with this model id. In a vocabulary shared by two models, text that is unknown to this one
     /// may have an id too.
-    fn of_piece(&self, piece: &str, in_model: u32, unknown: u32) -> u32 {
+    fn id_of_piece(&self, piece: &str, in_model: u32, unknown: u32) -> u32 {
         let [_, _, _, unk] = self.specials;
         match self.of_model.get(in_model as usize) {
             _ if in_model == unknown => {

@@ -14,11 +14,11 @@ pub(super) struct Pieces {
     scores: Vec<f32>,
     kinds: Vec<PieceKind>,
     /// Those that text can contain.
-    of_text: HashMap<Box<str>, u32>,
+    text_ids: HashMap<Box<str>, u32>,
     /// All others: control symbols, bytes, the unknown.
     reserved: HashMap<Box<str>, u32>,
     unknown: u32,
-    /// The ids of the 256 bytes, where text without a piece is written in bytes.
+    /// The ids of the 256 bytes, if the model writes text without a piece in bytes.
     bytes: Option<Box<[u32; 256]>>,
 }
 
@@ -33,7 +33,7 @@ impl Pieces {
             texts: Vec::with_capacity(model.pieces.len()),
             scores: Vec::with_capacity(model.pieces.len()),
             kinds: Vec::with_capacity(model.pieces.len()),
-            of_text: HashMap::new(),
+            text_ids: HashMap::new(),
             reserved: HashMap::new(),
             unknown: u32::MAX,
             bytes: None,
@@ -51,8 +51,8 @@ impl Pieces {
             if kind == PieceKind::Unknown && std::mem::replace(&mut pieces.unknown, id) != u32::MAX {
                 return Err(Error::failure("it has two pieces for unknown text"));
             }
-            let of_text = matches!(kind, PieceKind::Normal | PieceKind::UserDefined | PieceKind::Unused);
-            let map = if of_text { &mut pieces.of_text } else { &mut pieces.reserved };
+            let is_text = matches!(kind, PieceKind::Normal | PieceKind::UserDefined | PieceKind::Unused);
+            let map = if is_text { &mut pieces.text_ids } else { &mut pieces.reserved };
             if map.insert(text.into(), id).is_some() {
                 return Err(Error::failure(format!("its piece {} occurs twice", quoted(text))));
             }
@@ -106,13 +106,13 @@ impl Pieces {
     }
 
     /// The id of a piece that text can contain.
-    pub(super) fn of_text(&self, text: &str) -> Option<u32> {
-        self.of_text.get(text).copied()
+    pub(super) fn text_id(&self, text: &str) -> Option<u32> {
+        self.text_ids.get(text).copied()
     }
 
     /// The id of any piece; the unknown id if there is no such piece.
     pub(super) fn id(&self, text: &str) -> u32 {
-        let found = self.reserved.get(text).or_else(|| self.of_text.get(text));
+        let found = self.reserved.get(text).or_else(|| self.text_ids.get(text));
         found.copied().unwrap_or(self.unknown)
     }
 

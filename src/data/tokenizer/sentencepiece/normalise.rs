@@ -1,8 +1,8 @@
 //! SentencePiece's normaliser: characters replaced by a table, white space tidied and marked.
 //!
 //! The table ("precompiled charsmap") is a double-array trie (Aoe 1989, in the layout of the Darts library) from
-//! strings to places in a blob of replacements; at each place of the text the longest string in the table is replaced,
-//! and the replacement is not looked at again.
+//! strings to offsets in a blob of replacements. At each position of the text the longest string in the table is
+//! replaced, and the replacement is not normalised again.
 
 use super::proto::NormalizerProto;
 use super::trie::Trie;
@@ -151,8 +151,8 @@ impl Table {
                 longest = Some((value & !(1 << 31), length));
             }
         }
-        let (place, length) = longest?;
-        let replacement = self.replacements.get(place as usize..)?.split('\0').next()?;
+        let (offset, length) = longest?;
+        let replacement = self.replacements.get(offset as usize..)?.split('\0').next()?;
         text.is_char_boundary(length).then_some((replacement, length))
     }
 }

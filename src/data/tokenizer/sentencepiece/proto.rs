@@ -15,7 +15,7 @@ pub(super) struct ModelProto {
     pub(super) denormalizer: Option<NormalizerProto>,
 }
 
-/// A piece; its id is its place.
+/// A piece; its id is its index.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct PieceProto {
     #[prost(string, tag = "1")]

@@ -1,5 +1,5 @@
-//! Target-language tags: the `>>fra<<` that a line begins with tells a model of several target languages which one is
-//! wanted, as Marian's models have it.
+//! Target-language tags: the `>>fra<<` at the beginning of a line selects one of a model's target languages, as in
+//! Marian's models.
 
 use super::SentencePiece;
 

@@ -85,7 +85,7 @@ fn merges_go_by_score_over_the_whole_line() {
         ("aba", &["▁a", "ba"][..]),
         // Merges go over spaces, as SentencePiece's do where training allowed it.
         ("bb ab", &["▁", "b", "b", "▁a", "b"]),
-        // What is unused is taken apart into what it was made of.
+        // Unused pieces are split into the pieces they were merged from.
         ("baab", &["▁", "ba", "ab"]),
         ("babab", &["▁", "ba", "ba", "b"]),
         ("acca", &["▁a", "cc", "a"]),
@@ -169,7 +169,7 @@ fn it_is_stored_whole_and_read_again() {
     assert_eq!(BASE64.decode(serde_json::from_str::<Value>(json).unwrap()["model"].as_str().unwrap()).unwrap(), bytes);
 }
 
-/// However many there are, each gets an id of its own, after all pieces.
+/// Each gets its own id after all pieces, however many there are.
 #[test]
 fn special_tokens_that_a_model_lacks_are_added() {
     let specials =
@@ -201,7 +201,8 @@ fn special_tokens_that_a_model_lacks_are_added() {
 fn a_vocabulary_of_its_own_gives_the_ids() {
     let json = |special: Value| {
         serde_json::json!({
-            "version": "1.0", "type": "sentencepiece", "model": BASE64.encode(model(ModelKind::Unigram, &UNIGRAM).encode_to_vec()),
+            "version": "1.0", "type": "sentencepiece",
+            "model": BASE64.encode(model(ModelKind::Unigram, &UNIGRAM).encode_to_vec()),
             "vocabulary": { "</s>": 0, "<unk>": 1, "▁ab": 2, "a": 3, "語": 4, ">>fra<<": 5, "▁le": 6, "<pad>": 7 },
             "special": special, "forbidden": [7], "language_tags": true,
         })
@@ -262,8 +263,8 @@ fn damaged_models_do_no_harm() {
         for _ in 0..1500 {
             let mut bytes = bytes.clone();
             for _ in 0..1 + random.below(4) {
-                let place = random.below(bytes.len() as u64) as usize;
-                bytes[place] = random.below(256) as u8;
+                let index = random.below(bytes.len() as u64) as usize;
+                bytes[index] = random.below(256) as u8;
             }
             let Ok(tokenizer) = Tokenizer::from_bytes(bytes) else { continue };
             accepted += 1;

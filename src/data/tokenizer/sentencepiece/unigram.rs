@@ -1,8 +1,8 @@
 //! The likeliest segmentation under a unigram language model (Kudo 2018).
 //!
 //! Scores are summed as SentencePiece's optimised encoder does, in single precision and from the left, so that ties
-//! fall alike: of equals that end at one place the one that begins first wins, and a sum that has grown large restarts
-//! at 0.
+//! fall alike: of equals that end at one position the one that begins first wins, and a sum that has grown large
+//! restarts at 0.
 
 use super::Segment;
 use super::trie::Trie;
@@ -34,7 +34,7 @@ pub(super) enum Score {
     Unused,
 }
 
-/// The best way to a place in the text.
+/// The best path to a position in the text.
 #[derive(Clone, Copy)]
 struct Best {
     score: f32,
@@ -47,7 +47,7 @@ impl Unigram {
     pub(super) fn segment(&self, line: &str) -> Vec<Segment> {
         let mut ends: Vec<Option<Best>> = vec![None; line.len() + 1];
         let unknown_score = self.worst - UNKNOWN_PENALTY;
-        // Beyond this place no piece has ended yet.
+        // No piece has ended beyond this position yet.
         let mut furthest = 0;
         for (start, character) in line.char_indices() {
             let mut so_far = ends.get(start).copied().flatten().map_or(0.0, |best| best.score);

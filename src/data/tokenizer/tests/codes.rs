@@ -17,10 +17,10 @@ fn files(folder: &tempfile::TempDir, files: &[(&str, &str)]) -> Vec<PathBuf> {
 fn learnt(lines: &[&str], codes: &Codes, vocab_size: usize) -> Tokenizer {
     let mut text = TextCounts::default();
     lines.iter().for_each(|line| text.add(line));
-    Tokenizer::of_pieces(&[(&text, Some(codes))], vocab_size).unwrap().remove(0)
+    Tokenizer::from_pieces(&[(&text, Some(codes))], vocab_size).unwrap().remove(0)
 }
 
-/// Against what the real programs wrote (tests/golden/codes.py).
+/// Against the output of the real programs (tests/golden/codes.py).
 #[test]
 fn text_is_split_as_subword_nmt_and_fastbpe_split_it() {
     let cases: serde_json::Value = serde_json::from_str(include_str!("../../../../tests/golden/codes.json")).unwrap();
@@ -79,7 +79,7 @@ fn codes_have_seeded_dropout_and_a_vocabulary_of_the_most_frequent_pieces() {
     let drawn: Vec<_> = (0..50).map(|key| of(0.5, key)).collect();
     assert_eq!(drawn, (0..50).map(|key| of(0.5, key)).collect::<Vec<_>>());
     assert!(drawn.iter().any(|ids| *ids != drawn[0]));
-    // The first merge of "the" is dropped with the probability that was asked for.
+    // The first merge of "the" is dropped with the requested probability.
     let whole = (0..4000).filter(|key| of(0.25, *key).first() == Some(&5)).count();
     // Both of its merges have to be drawn: 0.75², within five standard deviations.
     assert!((whole as f64 - 4000.0 * 0.5625).abs() < 5.0 * (4000.0_f64 * 0.5625 * 0.4375).sqrt(), "{whole}");
@@ -108,7 +108,7 @@ fn a_file_of_codes_alone_splits_and_joins() {
 }
 
 #[test]
-fn what_is_wrong_with_codes_is_said() {
+fn invalid_codes_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     for (codes, list, says) in [
         ("", "", &["codes", "no merges"][..]),

@@ -13,7 +13,8 @@ fn with(parts: Value) -> Value {
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
         "pre_tokenizer": { "type": "WhitespaceSplit" }, "post_processor": null, "decoder": null,
         "model": {
-            "type": "WordPiece", "unk_token": "<unk>", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+            "type": "WordPiece", "unk_token": "<unk>", "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
             "vocab": { "<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3, "a": 4, "##a": 5, "b": 6, "##b": 7 },
         },
     });
@@ -33,14 +34,14 @@ fn sequence(name: &str, steps: &[Value], times: usize) -> Value {
     json!({ "type": "Sequence", name: steps })
 }
 
-/// A table that replaces `a` by what stands at `place` of the replacements.
-fn charsmap(place: u32, replacements: &str) -> Value {
+/// A table that replaces `a` by what stands at `offset` of the replacements.
+fn charsmap(offset: u32, replacements: &str) -> Value {
     let mut units = [0u32; 1024];
     let (byte, base, value) = (u32::from(b'a'), 256, 512);
     units[0] = base << 10;
     let at = base ^ byte;
     units[at as usize] = byte | 1 << 8 | (value ^ at) << 10;
-    units[value as usize] = 1 << 31 | place;
+    units[value as usize] = 1 << 31 | offset;
     table(&units, replacements)
 }
 
@@ -164,12 +165,13 @@ fn no_text_grows_without_bound() {
         |mark: &str| json!({ "type": "Metaspace", "replacement": mark, "prepend_scheme": "always", "split": false });
     let single = json!({ "type": "FixedLength", "length": 1 });
     let marks = [mark("▁"), single.clone(), mark("▂"), single];
+    let nested = sequence("normalizers", std::slice::from_ref(&doubled), 9);
     for parts in [
         json!({ "normalizer": sequence("normalizers", std::slice::from_ref(&doubled), 60) }),
         json!({ "normalizer": sequence("normalizers", &[large], 4) }),
         json!({ "normalizer": sequence("normalizers", &[prepend], 60) }),
         json!({ "normalizer": sequence("normalizers", &[json!({ "type": "ByteLevel" })], 60) }),
-        json!({ "normalizer": sequence("normalizers", &[sequence("normalizers", std::slice::from_ref(&doubled), 9)], 9) }),
+        json!({ "normalizer": sequence("normalizers", &[nested], 9) }),
         json!({ "pre_tokenizer": sequence("pretokenizers", &[bytes], 60) }),
         json!({ "pre_tokenizer": sequence("pretokenizers", &marks, 30) }),
     ] {
@@ -179,7 +181,7 @@ fn no_text_grows_without_bound() {
             Err(error) => assert!(error.what().contains("many times as long"), "{error}"),
         }
     }
-    // When the file is read, too.
+    // Also when the file is read.
     let token = json!([added(8, "aaaaaaaa", &["normalized"])]);
     let steps = sequence("normalizers", std::slice::from_ref(&doubled), 60);
     let error = read(json!({ "added_tokens": token, "normalizer": steps })).unwrap_err();

@@ -5,12 +5,14 @@ use super::*;
 /// A tokenizer.json of the library that ours does not read.
 fn foreign() -> serde_json::Value {
     serde_json::json!({
-        "version": "1.0", "truncation": { "direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0 },
+        "version": "1.0",
+        "truncation": { "direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0 },
         "padding": null, "added_tokens": [], "normalizer": { "type": "Lowercase" },
         "pre_tokenizer": { "type": "Whitespace" }, "post_processor": null,
         "decoder": { "type": "WordPiece", "prefix": "##", "cleanup": false },
         "model": {
-            "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+            "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
             "vocab": { "[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "the": 3, "dog": 4, "##s": 5, "[": 6, "]": 7, "cls": 8 },
         },
     })
@@ -33,10 +35,10 @@ fn the_library_s_tokenizers_are_used_as_they_are() {
     caseless["model"]["vocab"] =
         serde_json::json!({ "[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "บ้าน": 3, "แดง": 4, "ok": 5, ".": 6 });
     assert!(!Tokenizer::from_json(caseless.to_string()).unwrap().lowers_case());
-    // What stands between brackets is not written by a model.
+    // A model does not write text between brackets.
     for (word, is_lower) in [("⟨NUM⟩", true), ("Hund", false), ("▁A", false)] {
         let pieces = ["<pad>", "</s>", "<unk>", "katze", "hund", word].map(str::to_owned);
-        assert_eq!(Tokenizer::of_words(pieces.into_iter().zip(0..).collect()).unwrap().lowers_case(), is_lower);
+        assert_eq!(Tokenizer::from_words(pieces.into_iter().zip(0..).collect()).unwrap().lowers_case(), is_lower);
     }
     assert_eq!(tokenizer.encode_with_dropout("the dogs", 0.9, 1), [3, 4, 5]);
     // The file lacked padding; it has it from now on.
@@ -47,8 +49,8 @@ fn the_library_s_tokenizers_are_used_as_they_are() {
     assert!(again.appended().is_empty() && again.pad_id() == 9 && again.encode("dogs") == [4, 5]);
 }
 
-/// The library's Unigram finds its special tokens in text, even if it is told not to.
-/// As some editors leave the file.
+/// The library's Unigram finds its special tokens in text, even with `encode_special_tokens`. As some editors leave the
+/// file.
 #[test]
 fn a_byte_order_mark_is_no_part_of_the_tokenizer() {
     for json in [foreign().to_string(), CASED.json().to_owned()] {
@@ -85,10 +87,11 @@ fn a_special_token_in_text_is_spelled() {
     assert_eq!(tokenizer.encode("a</s>"), [9, 6, 7, 8, 3]);
 }
 
-/// Words, of which `</s>` is one.
+/// Words, among them `</s>`.
 fn words(model: serde_json::Value) -> Tokenizer {
     let added = serde_json::json!({
-        "id": 1, "content": "</s>", "special": true, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+        "id": 1, "content": "</s>", "special": true, "single_word": false, "lstrip": false, "rstrip": false,
+        "normalized": false,
     });
     let file = serde_json::json!({
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": [added], "normalizer": null,
@@ -123,7 +126,9 @@ fn byte_level() -> Tokenizer {
         "model": {
             "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
             "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": vocab,
-            "merges": [[space.to_string(), lead.to_string()], [space.to_string(), "a"], [lead.to_string(), next.to_string()]],
+            "merges": [
+                [space.to_string(), lead.to_string()], [space.to_string(), "a"], [lead.to_string(), next.to_string()],
+            ],
         },
     });
     Tokenizer::from_json(file.to_string()).unwrap()
@@ -142,7 +147,8 @@ fn a_special_token_in_text_is_no_word() {
         "<pad>": 0, "</s>": 1, "<unk>": 2, "a": 3, "<": 4, "##/": 5, "##s>": 6, "##>": 7, "<s>": 8, "##s": 9,
     });
     let pieces = words(serde_json::json!({
-        "type": "WordPiece", "vocab": vocab, "unk_token": "<unk>", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+        "type": "WordPiece", "vocab": vocab, "unk_token": "<unk>", "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": 100,
     }));
     assert_eq!(pieces.encode("a </s> <s> <pad>"), [3, 4, 5, 6, 4, 6, 2], "the longest pieces, as of any word");
     let vocab = serde_json::json!({
@@ -155,7 +161,7 @@ fn a_special_token_in_text_is_no_word() {
         }));
         assert_eq!(bpe.encode("a </s> <s>"), [3, 10, 9, 4, 9]);
     }
-    // The word for what is unknown may have a name of its own.
+    // The token for unknown text may have another name.
     let vocab = serde_json::json!({ "<pad>": 0, "</s>": 1, "UNK": 2, "a": 3 });
     let level = words(serde_json::json!({ "type": "WordLevel", "vocab": vocab, "unk_token": "UNK" }));
     assert_eq!(level.encode("a b </s>"), [3, 2, 2]);
@@ -249,7 +255,7 @@ fn what_tokens_write_is_what_is_decoded() {
     lines.iter().for_each(|line| text.add(line));
     let tokenizers = [
         Tokenizer::train(&[&lines[..]], &options).unwrap(),
-        Tokenizer::of_pieces(&[(&text, None)], 100).unwrap().remove(0),
+        Tokenizer::from_pieces(&[(&text, None)], 100).unwrap().remove(0),
         Tokenizer::from_json(foreign().to_string()).unwrap(),
         byte_level(),
     ];

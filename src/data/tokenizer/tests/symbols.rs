@@ -79,7 +79,7 @@ fn symbols_can_be_added_to_what_was_learnt() {
     let known = CASED.with_symbols(&[], &owned(&["!"])).unwrap();
     assert_eq!(known.vocab_size(), CASED.vocab_size());
     assert_eq!(known.pieces("?!!")[2..], ["!", "!"]);
-    let words = Tokenizer::of_words(vec![("<pad>".into(), 0), ("</s>".into(), 1), ("<unk>".into(), 2)]).unwrap();
+    let words = Tokenizer::from_words(vec![("<pad>".into(), 0), ("</s>".into(), 1), ("<unk>".into(), 2)]).unwrap();
     assert!(words.with_symbols(&[], &owned(&["<x>"])).unwrap_err().to_string().contains("that mt has learnt"));
 }
 

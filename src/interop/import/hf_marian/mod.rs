@@ -73,10 +73,10 @@ fn import(directory: &Path) -> Result<Imported> {
 fn notes(tokenizers: &Tokenizers, renormalizes_more: bool) -> Vec<String> {
     let source = &tokenizers.source;
     let is_foreign = source.sentencepiece().is_none() && source.kind().is_none();
-    let foreign = "the tokenizer.json is not one that mt wrote: it is used unchanged, but without BPE-dropout, and its tags \
-                   are treated as ordinary text";
-    let more = "`renormalize_logits` takes the probability of all that `transformers` forbids: in mt, that of padding alone; \
-                with other `bad_words_ids`, `no_repeat_ngram_size` or a least length, scores can be lower here";
+    let foreign = "the tokenizer.json is not one that mt wrote: it is used unchanged, but without BPE-dropout, and its \
+                   tags are treated as ordinary text";
+    let more = "`renormalize_logits` takes the probability of all that `transformers` forbids: in mt, that of padding \
+                alone; with other `bad_words_ids`, `no_repeat_ngram_size` or a least length, scores can be lower here";
     let is_spare = |tokenizer: &Tokenizer, id: u32| tokenizer.piece(id) == Some(&*vocabulary::spare_piece(id));
     let spare = |tokenizer: &Tokenizer| {
         (0..tokenizer.vocab_size() as u32).rev().take_while(|id| is_spare(tokenizer, *id)).count()

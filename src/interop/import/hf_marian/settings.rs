@@ -102,7 +102,9 @@ impl Settings {
         }
         self.target_tokenizer = ours["target_tokenizer"].as_str().map(str::to_owned);
         let decode = serde_json::from_value::<DecodeConfig>(ours["decode"].clone()).ok();
-        let Some(decode) = decode.filter(|decode| TranslateOptions::of(decode).check().is_ok()) else { return };
+        let Some(decode) = decode.filter(|decode| TranslateOptions::from_config(decode).check().is_ok()) else {
+            return;
+        };
         let written = search::keys(&decode, self.config.model.max_length);
         let nowhere = Path::new("");
         let mut keys = Keys::new(Some((nowhere, &written)), (nowhere, config));

@@ -178,5 +178,5 @@ fn side(vocabulary: &Path, model: &Path, names: &Names, settings: &Settings, sid
         language_tags,
         vocabulary: Value::Object(pieces),
     };
-    Tokenizer::of_sentencepiece(&read(model)?, ids).map_err(|error| error.at(model))
+    Tokenizer::from_sentencepiece(&read(model)?, ids).map_err(|error| error.at(model))
 }

@@ -69,14 +69,14 @@ fn notes(files: &Files) -> Vec<String> {
     if !files.passed_over.is_empty() {
         let (taken, others) = (files.weights.display(), files.passed_over.join(", "));
         notes.push(format!(
-            "taken was {taken}, the last model of its training; to take another ({others}), name it: mt import FILE.npz \
-             --out DIR"
+            "taken was {taken}, the last model of its training; to take another ({others}), name it: mt import \
+             FILE.npz --out DIR"
         ));
     }
     if files.models.is_none() && !files.vocabularies.iter().any(|file| files::is_model(file)) {
         notes.push(
-            "no SentencePiece model belongs to it, so it reads and writes text that is split into its pieces; if it was \
-             made with source.spm and target.spm, put them beside the .npz and import it again"
+            "no SentencePiece model belongs to it, so it reads and writes text that is split into its pieces; if it \
+             was made with source.spm and target.spm, put them beside the .npz and import it again"
                 .to_owned(),
         );
     }

@@ -68,12 +68,12 @@ fn read_side(vocabulary: &Path, model: Option<&Path>, size: usize, allows_unknow
             let what = "`allow-unk` is true, but mt has that only for SentencePiece models";
             return Err(Error::failure(what).at(vocabulary).help("remove `allow-unk` from the decoder.yml"));
         }
-        return Tokenizer::of_words(pieces).map_err(|error| error.at(vocabulary));
+        return Tokenizer::from_words(pieces).map_err(|error| error.at(vocabulary));
     };
     let forbidden = if allows_unknown { vec![pad] } else { vec![pad, unk] };
     let table: Map<String, Value> = pieces.into_iter().map(|(piece, id)| (piece, id.into())).collect();
     let ids = OwnIds { vocabulary: Value::Object(table), special: [pad, pad, eos, unk], forbidden, language_tags };
-    Tokenizer::of_sentencepiece(&read(model)?, ids).map_err(|error| error.at(model))
+    Tokenizer::from_sentencepiece(&read(model)?, ids).map_err(|error| error.at(model))
 }
 
 /// The pieces of a list with ids below `size`; Marian ignores the others. As in Marian, the name of the file tells YAML

@@ -107,8 +107,8 @@ mod tests {
 
     #[test]
     fn what_marian_writes() {
-        let text = "dim-vocabs:\n  - 20\n  - 30\nempty:\n  []\ntype: transformer\n\"▁a\": 1\n\"'\": 2\n\"~\": 3\nnone: ~\nnested:\n  \
-                    a:\n    - 1\n  b: 2\nlists:\n  - [1, 2]\n  - 3\nlast: \"\"\n";
+        let text = "dim-vocabs:\n  - 20\n  - 30\nempty:\n  []\ntype: transformer\n\"▁a\": 1\n\"'\": 2\n\"~\": 3\n\
+                    none: ~\nnested:\n  a:\n    - 1\n  b: 2\nlists:\n  - [1, 2]\n  - 3\nlast: \"\"\n";
         let scalar = |text: &str| Value::Scalar(text.into());
         let expected = [
             ("dim-vocabs", Value::List(vec!["20".into(), "30".into()])),

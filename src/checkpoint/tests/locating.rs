@@ -6,7 +6,7 @@ fn damage(run: &Path, step: u64) {
     flip(&directory_of(run, step).join(MODEL_FILE), 250, 3);
 }
 
-/// What is found, and how many warnings.
+/// The located model, and the number of warnings.
 fn found(run: &Path, which: Option<Which>) -> (String, usize) {
     let located = locate(run, which).unwrap();
     assert_eq!(located.model, located.directory.join(MODEL_FILE));
@@ -78,7 +78,7 @@ fn links_that_lead_nowhere_are_passed_over() {
 }
 
 #[test]
-fn what_is_known_to_be_damaged_is_told_from_what_cannot_be_read() {
+fn unreadable_checkpoints_are_not_known_to_be_damaged() {
     let path = Path::new("checkpoints/step-00000007/model.safetensors");
     let of_system = |code| Error::io("read a file of the model", path, io::Error::from_raw_os_error(code));
     for (error, help) in [
@@ -87,7 +87,7 @@ fn what_is_known_to_be_damaged_is_told_from_what_cannot_be_read() {
         (of_system(libc::EACCES), "make the checkpoint readable"),
         (of_system(libc::EMFILE), "files"),
         (Error::many(vec![Error::failure("damaged"), of_system(libc::EIO)]), "try again"),
-        (Error::failure("written in format 2; update mt").of_version(), "move the checkpoint away"),
+        (Error::failure("written in format 2; update mt").unsupported_version(), "move the checkpoint away"),
     ] {
         assert!(!is_known_damage(&error));
         assert_says(&known_damage(error).unwrap_err(), &[help]);
@@ -212,7 +212,7 @@ fn pointers_come_back_and_garbage_is_refused() {
     assert_eq!(found(run.path(), Some(Which::Last)), ("last (update 20)".into(), 1));
 }
 
-/// Those of an interval and of the update that is asked for; none after it, of which a resume has passed over some.
+/// The checkpoints of an interval and of the wanted update, but none after it: a resume has passed over some of these.
 #[test]
 fn regular_checkpoints_end_at_the_update_asked_for() {
     let run = tempfile::tempdir().unwrap();
@@ -268,7 +268,7 @@ fn pruning_removes_what_comes_after() {
     assert_eq!(names(&checkpoints), ["step-00000030", "step-00000040", "step-00000045"]);
 }
 
-/// Checkpoints are renamed before they are removed, so what was found is open or gone, never half there.
+/// Checkpoints are renamed before they are removed, so a located one is open or gone, never half there.
 #[test]
 fn a_model_that_was_found_may_be_removed_by_training() {
     let run = tempfile::tempdir().unwrap();
@@ -280,7 +280,7 @@ fn a_model_that_was_found_may_be_removed_by_training() {
     located.load_into(&layout(), &mut flat).unwrap();
     assert_eq!(bits(&flat), bits(&values(1)));
     prune(run.path(), 2, 1, &[]).unwrap();
-    // It is open: what was found stays readable, again and again.
+    // It is open, so it stays readable, again and again.
     for _ in 0..2 {
         flat.fill(0.0);
         located.load_into(&layout(), &mut flat).unwrap();
@@ -290,8 +290,8 @@ fn a_model_that_was_found_may_be_removed_by_training() {
     assert_says(&verify(&located.directory).unwrap_err(), &gone);
 }
 
-/// What verifying the checkpoint that is newest at the beginning of a look gives, and the number of looks. At the first
-/// `unlucky` ones, training replaces it before it is verified.
+/// Verifies the newest checkpoint of each look; returns the result and the number of looks. During the first `unlucky`
+/// looks, training replaces the checkpoint before it is verified.
 fn looked(unlucky: u64) -> (Result<bool>, u64) {
     let run = tempfile::tempdir().unwrap();
     let replace = |step| {
@@ -353,7 +353,7 @@ fn checkpoints_are_read_beside_training_that_removes_them() {
     });
 }
 
-/// Training may keep a link in the place of the directory only where the user allows it, and never one to a file.
+/// Training may keep a link instead of the directory only if the user allows it, and never a link to a file.
 #[test]
 fn nothing_is_saved_or_removed_through_links() {
     let (run, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -384,7 +384,7 @@ fn nothing_is_saved_or_removed_through_links() {
     save(allowed, 4, &[], &[], &state).unwrap();
     assert_says(&remove_after(run.path(), 3, None).unwrap_err(), &says);
     remove_after(allowed, 3, None).unwrap();
-    // What seemed to be left by a crash has its name back, but is still a link.
+    // The apparent leftover of a crash has its name back, but is still a link.
     assert_eq!(names(&disk), ["step-00000001", "step-00000003"]);
     assert_eq!(names(elsewhere.path()), ["disk", "victim"]);
     assert_eq!(fs::read_to_string(victim).unwrap(), "precious");

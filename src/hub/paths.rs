@@ -1,5 +1,5 @@
-//! Where the cache and the token of the hub lie: as for all programs of the hub, in the user's cache directory unless
-//! the environment says otherwise.
+//! Paths of the hub's cache and token: as for all programs of the hub, in the user's cache directory unless the
+//! environment names others.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -10,9 +10,9 @@ use uzers::os::unix::UserExt;
 
 use crate::error::{Error, Result};
 
-/// The user's directory for what can be had again: `XDG_CACHE_HOME` ([`named`]), else `.cache` in the home directory,
-/// which is `HOME`, or as the password database says. `None` if there is neither. A directory that everybody may write,
-/// such as /tmp, is no replacement: others could put files there.
+/// The user's cache directory: `XDG_CACHE_HOME` ([`named`]), else `.cache` in the home directory, which comes from
+/// `HOME` or the password database. `None` if there is neither. A directory for all users, such as /tmp, is no
+/// replacement: others could put files there.
 pub fn user_cache() -> Option<PathBuf> {
     chosen(named("XDG_CACHE_HOME"), env::home_dir())
 }
@@ -53,8 +53,8 @@ fn named(variable: &str) -> Option<PathBuf> {
     Some(expanded(&value, home_of, |name| env::var_os(name)).into())
 }
 
-/// A path as Python's `os.path.expandvars(os.path.expanduser(path))`, which the hub's own programs use: `~` and `~USER`
-/// at the beginning, `$NAME` and `${NAME}` anywhere. What is not known stays as it is, and nothing is expanded twice.
+/// Expands a path like Python's `os.path.expandvars(os.path.expanduser(path))`, which the hub's own programs use: `~`
+/// and `~USER` at the beginning, `$NAME` and `${NAME}` anywhere. Unknown names stay, and nothing is expanded twice.
 fn expanded(
     path: &OsStr,
     home_of: impl Fn(&OsStr) -> Option<PathBuf>,
@@ -88,8 +88,8 @@ fn expanded(
     OsString::from_vec(result)
 }
 
-/// The name of the variable at the beginning of what follows a `$`, `NAME` or `{NAME}`, and how many bytes that takes;
-/// 0 if there is none.
+/// The name of the variable at the beginning of the text after a `$`, as `NAME` or `{NAME}`, and its length with
+/// brackets, in bytes; 0 if there is none.
 fn name_in(text: &[u8]) -> (&[u8], usize) {
     if let Some(inner) = text.strip_prefix(b"{") {
         let end = inner.iter().position(|byte| *byte == b'}');
