@@ -11,7 +11,8 @@ pub(crate) struct Key {
     pub kind: Kind,
     /// Whether its table must have it.
     pub required: bool,
-    /// What another value means for a run that is continued; `None` means the same as for the table that holds the key.
+    /// What another value means for a run that is continued; `None` means the same as for the table that holds the
+    /// key.
     pub on_resume: Option<OnResume>,
     /// What depends on it.
     pub decides: &'static [Decides],

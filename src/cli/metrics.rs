@@ -38,13 +38,22 @@ pub struct MetricArgs {
     #[arg(long, help_heading = "Metrics")]
     pub force: bool,
     /// chrF: maximum length of character n-grams
-    #[arg(long, requires = "chrf", default_value_t = 6, value_name = "N", help_heading = "Metrics", value_parser = clap::value_parser!(u8).range(1..=100))]
+    #[arg(
+        long, requires = "chrf", default_value_t = 6, value_name = "N", help_heading = "Metrics",
+        value_parser = clap::value_parser!(u8).range(1..=100)
+    )]
     pub chrf_char_order: u8,
     /// chrF: maximum length of word n-grams
-    #[arg(long, requires = "chrf", default_value_t = 0, value_name = "N", help_heading = "Metrics", value_parser = clap::value_parser!(u8).range(0..=100))]
+    #[arg(
+        long, requires = "chrf", default_value_t = 0, value_name = "N", help_heading = "Metrics",
+        value_parser = clap::value_parser!(u8).range(0..=100)
+    )]
     pub chrf_word_order: u8,
     /// chrF: how many times as important recall is as precision (β)
-    #[arg(long, requires = "chrf", default_value_t = 2, value_name = "N", help_heading = "Metrics", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    #[arg(
+        long, requires = "chrf", default_value_t = 2, value_name = "N", help_heading = "Metrics",
+        value_parser = clap::value_parser!(u32).range(0..=1000)
+    )]
     pub chrf_beta: u32,
     /// chrF: include white space in character n-grams
     #[arg(long, requires = "chrf", help_heading = "Metrics")]

@@ -38,8 +38,8 @@ pub struct StrategyArgs {
 }
 
 impl StrategyArgs {
-    /// The strategy that the flags ask for; `beam` is the configuration's width, `count` the number of translations that
-    /// are wanted.
+    /// The strategy that the flags ask for; `beam` is the configuration's width, `count` the number of translations
+    /// that are wanted.
     ///
     /// # Errors
     /// Flags do not go together.

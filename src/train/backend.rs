@@ -29,11 +29,12 @@ pub struct Ceilings {
 /// What computes losses, gradients and updates: on Candle's tape ([`Tape`]), or on a GPU by kernels of our own
 /// ([`gpu::Engine`]).
 ///
-/// An update is [`Backend::begin`], [`Backend::pass`] for each batch, [`Backend::reduce`], [`Backend::decide`], and then
-/// the optimizer's. In a data-parallel run it is made from what all ranks have passed, and all of them decide alike.
-/// Each may only be queued on a device; [`Backend::outcome`] tells what came of it. If an update is rejected (its loss
-/// or gradient is not finite), every update queued behind it is rejected too, because it was computed with parameters
-/// and random numbers that assumed success. They are to be forgotten with [`Backend::forget`], and queued again.
+/// An update is [`Backend::begin`], [`Backend::pass`] for each batch, [`Backend::reduce`], [`Backend::decide`], and
+/// then the optimizer's. In a data-parallel run it is made from what all ranks have passed, and all of them decide
+/// alike. Each may only be queued on a device; [`Backend::outcome`] tells what came of it. If an update is rejected
+/// (its loss or gradient is not finite), every update queued behind it is rejected too, because it was computed with
+/// parameters and random numbers that assumed success. They are to be forgotten with [`Backend::forget`], and queued
+/// again.
 pub trait Backend {
     /// Updates that may be queued before the outcome of the oldest is asked for.
     fn depth(&self) -> usize;

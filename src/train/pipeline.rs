@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! draw → go over the batches → reduce, decide, optimizer ─┬→ … → settle: made → the state takes note
-//!                                                         └→ next             not made → those behind it are queued again
+//!                                                         │              not made → those behind are queued again
+//!                                                         └→ next
 //! ```
 //!
-//! In a data-parallel run all ranks queue the same updates in the same order: what one rank alone knows, such as that a
-//! signal asks it to stop, decides nothing before it was reduced. Nothing is queued behind an update that is followed by validation, a checkpoint or the end, so a run, its log and
-//! its checkpoints are the same as with one update at a time.
+//! In a data-parallel run all ranks queue the same updates in the same order. What one rank alone knows, such as that a
+//! signal asks it to stop, decides nothing before it is reduced. Nothing is queued behind an update that is followed by
+//! validation, a checkpoint or the end, so a run, its log and its checkpoints are the same as with one update at a
+//! time.
 
 use std::collections::VecDeque;
 
@@ -108,8 +110,8 @@ impl Pipeline {
     }
 }
 
-/// The mode of a pass of update `step`. Dropout depends on the number of the micro-batch among all ranks' and on the part
-/// of it, and not on how many parts other micro-batches have.
+/// The mode of a pass of update `step`. Dropout depends on the number of the micro-batch among all ranks' and on the
+/// part of it, and not on how many parts other micro-batches have.
 fn training(config: &TrainConfig, step: u64, number: u64, part: u64) -> Mode {
     Mode::training(rng::key(config.seed, "dropout", &[step, number + part * config.accumulate as u64]))
 }
@@ -198,8 +200,8 @@ impl Trainer<'_> {
     }
 
     /// Queues an update; `false` when the data are at their end. Where a signal comes before all ranks have gone over
-    /// their batches, or the loss or gradient turns out not to be finite, neither it nor those queued behind it move the
-    /// parameters.
+    /// their batches, or the loss or gradient turns out not to be finite, neither it nor those queued behind it move
+    /// the parameters.
     fn queue(&mut self, callbacks: &dyn Callbacks, batches: &mut Batches) -> Result<bool> {
         let step = self.pipeline.queued.back().map_or(self.state.step, |last| last.step) + 1;
         let Some(drawn) = self.draw(callbacks, batches)? else { return Ok(false) };

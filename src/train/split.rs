@@ -31,8 +31,8 @@ impl Default for Limit {
 
 impl Limit {
     /// Runs `work` on the micro-batches, and again on smaller parts of them as long as it runs out of memory; returns
-    /// them in these parts. When `work` begins, it must undo what a failed try did. The limit stays for later batches; `told` is
-    /// called when it falls.
+    /// them in these parts. When `work` begins, it must undo what a failed try did. The limit stays for later batches;
+    /// `told` is called when it falls.
     ///
     /// # Errors
     /// Those of `work`; out of memory only if every batch has just one row.

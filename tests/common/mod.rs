@@ -174,8 +174,8 @@ pub fn every_option() -> Vec<ModelConfig> {
     with_every_choice(all)
 }
 
-/// These models, after a check that some of them has each name that a key of `[model]` can have, so that a new one is not
-/// forgotten. Norms and activations that none has are added first; other choices are more than a name.
+/// These models, after a check that some of them has each name that a key of `[model]` can have, so that a new one is
+/// not forgotten. Norms and activations that none has are added first; other choices are more than a name.
 pub fn with_every_choice(mut models: Vec<ModelConfig>) -> Vec<ModelConfig> {
     for &norm_kind in NormKind::ALL {
         if models.iter().all(|config| config.norm_kind != norm_kind) {

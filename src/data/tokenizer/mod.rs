@@ -93,8 +93,8 @@ pub struct TextForm {
     pub normalization: Normalization,
     /// Whether it is turned to lower case.
     pub lowercase: bool,
-    /// Whether runs of white space, and control characters, become one space, and vanish at the ends; and soft hyphens,
-    /// zero-width spaces, word joiners and byte order marks are removed.
+    /// Whether runs of white space, and control characters, become one space, and vanish at the ends; and soft
+    /// hyphens, zero-width spaces, word joiners and byte order marks are removed.
     pub remove_extra_whitespaces: bool,
 }
 
