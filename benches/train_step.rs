@@ -92,7 +92,7 @@ fn precision(name: &str) -> Result<Precision, String> {
 /// A GPU's backend without kernels for small products.
 #[cfg(feature = "cuda")]
 fn library_backend(model: &Transformer) -> Result<Box<dyn Backend>, Box<dyn Error>> {
-    let queue = mt::gpu::cuda::Cuda::of(model.parameters().device())?;
+    let queue = mt::gpu::cuda::Cuda::on(model.parameters().device())?;
     let mut engine = mt::gpu::Engine::new(model, queue, model.parameters().compute())?;
     engine.use_library();
     Ok(Box::new(engine))

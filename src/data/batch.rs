@@ -72,7 +72,7 @@ pub fn split_by_tokens<S: AsRef<[u32]>, T: AsRef<[u32]>>(pairs: &[(S, T)], batch
 impl Batch {
     /// A training batch of pairs of token ids without special tokens.
     pub fn new<S: AsRef<[u32]>, T: AsRef<[u32]>>(pairs: &[(S, T)], ids: &SpecialIds) -> Self {
-        let mut batch = Self::of_sources(pairs.iter().map(|(source, _)| source.as_ref()), ids);
+        let mut batch = Self::with_sources(pairs.iter().map(|(source, _)| source.as_ref()), ids);
         let targets = || pairs.iter().map(|(_, target)| target.as_ref());
         let columns = targets().map(|target| target.len() + 1).max().unwrap_or(0);
         batch.target_length = columns;
@@ -94,7 +94,7 @@ impl Batch {
 
     /// A batch to translate: sources without special tokens, and no targets.
     pub fn source_only<S: AsRef<[u32]>>(sources: &[S], ids: &SpecialIds) -> Self {
-        Self::of_sources(sources.iter().map(AsRef::as_ref), ids)
+        Self::with_sources(sources.iter().map(AsRef::as_ref), ids)
     }
 
     /// Says which pairs the rows are, and in which epoch they were drawn.
@@ -138,7 +138,7 @@ impl Batch {
         }
     }
 
-    fn of_sources<'a>(sources: impl ExactSizeIterator<Item = &'a [u32]> + Clone, ids: &SpecialIds) -> Self {
+    fn with_sources<'a>(sources: impl ExactSizeIterator<Item = &'a [u32]> + Clone, ids: &SpecialIds) -> Self {
         let columns = sources.clone().map(|source| source.len() + 1).max().unwrap_or(0);
         let mut batch = Self {
             source: vec![ids.pad_source; sources.len() * columns],

@@ -42,7 +42,7 @@ struct Tags {
 
 impl Tags {
     /// `None` if there are no tags.
-    fn of(tokenizer: &Tokenizer) -> Option<Self> {
+    fn new(tokenizer: &Tokenizer) -> Option<Self> {
         let names = tokenizer.language_tags();
         Some(Self { first: (*names.first()?).to_owned(), ids: tokenizer.ids_of(&names) })
     }
@@ -61,30 +61,30 @@ impl Tags {
     fn warning(
         &self,
         (without, all): (&[usize], usize),
-        of_set: &str,
+        warning_about_set: &str,
         origin: impl Fn(usize) -> (PathBuf, usize),
     ) -> Option<String> {
         let (path, line) = origin(*without.first()?);
         let (share, first, path) = (about(without.len(), all), &self.first, path.display());
         Some(format!(
-            "{share} of the source lines{of_set} begin with none of the tags, such as {first}; the first found is \
+            "{share} of the source lines{warning_about_set} begin with none of the tags, such as {first}; the first found is \
              {path}:{line} (what only some lines begin with belongs in tokenizer.symbols)"
         ))
     }
 }
 
 /// A warning if sampled pairs of the training text lack one.
-pub fn of_training(data: &TrainingData) -> Option<String> {
-    let tags = Tags::of(&data.tokenizers.source)?;
+pub fn training_warning(data: &TrainingData) -> Option<String> {
+    let tags = Tags::new(&data.tokenizers.source)?;
     let without: Vec<usize> = data.sampled().filter(|index| !tags.begin(&data.ids(*index).0)).collect();
     tags.warning((&without, data.sampled().count()), "", |index| data.corpus.origin(index, Side::Source))
 }
 
 /// A warning if sampled pairs of the training text have one already, and the `tag` of their corpus puts another in
 /// front.
-pub fn with_two(data: &TrainingData, config: &DataConfig) -> Option<String> {
+pub fn two_tags_warning(data: &TrainingData, config: &DataConfig) -> Option<String> {
     let tokenizer = &data.tokenizers.source;
-    let tags = Tags::of(tokenizer)?;
+    let tags = Tags::new(tokenizer)?;
     // A tag may have a space in front that is a piece of its own, and other symbols, which are no tags, may come before
     // it.
     let between = tokenizer.ids_of(&[&["▁"][..], &tokenizer.symbols()].concat());
@@ -106,27 +106,27 @@ pub fn with_two(data: &TrainingData, config: &DataConfig) -> Option<String> {
 }
 
 /// A warning if sampled pairs of a validation or test set lack one: its scores would say little.
-pub fn of_set(
+pub fn warning_about_set(
     name: &str,
     tokenizers: &Tokenizers,
     corpus: &dyn PairSource,
     pairs: &[(String, String)],
 ) -> Option<String> {
-    let tags = Tags::of(&tokenizers.source)?;
+    let tags = Tags::new(&tokenizers.source)?;
     let sampled = || (0..pairs.len()).step_by(pairs.len().div_ceil(SAMPLED).max(1));
     let lacks = |index: &usize| {
         let source = &pairs[*index].0;
         !source.trim().is_empty() && !tags.begin(&tokenizers.source.encode(source))
     };
     let without: Vec<usize> = sampled().filter(lacks).collect();
-    let of_set = format!(" of the {name} set");
-    tags.warning((&without, sampled().count()), &of_set, |index| corpus.origin(index, Side::Source))
+    let warning_about_set = format!(" of the {name} set");
+    tags.warning((&without, sampled().count()), &warning_about_set, |index| corpus.origin(index, Side::Source))
 }
 
 /// The same of the test set, which is read only for this. If it cannot be, whoever needs it will say so.
-pub fn of_test_set(texts: &Texts, tokenizers: &Tokenizers) -> Option<String> {
+pub fn test_set_warning(texts: &Texts, tokenizers: &Tokenizers) -> Option<String> {
     let test = texts.test.as_ref().filter(|text| text.is_kept())?;
-    Tags::of(&tokenizers.source)?;
+    Tags::new(&tokenizers.source)?;
     let corpus = test.open(1.0, &|_| ()).ok()?;
-    of_set("test", tokenizers, &*corpus, &read_all(&*corpus).ok()?)
+    warning_about_set("test", tokenizers, &*corpus, &read_all(&*corpus).ok()?)
 }

@@ -25,7 +25,7 @@ impl Encoder {
     pub fn new(model: Transformer) -> Result<Self> {
         #[cfg(feature = "cuda")]
         if model.parameters().device().is_cuda() {
-            let queue = crate::gpu::cuda::Cuda::of(model.parameters().device())?;
+            let queue = crate::gpu::cuda::Cuda::on(model.parameters().device())?;
             return Ok(Self::Device(Box::new(InferenceEngine::new(&model, queue, model.parameters().compute())?)));
         }
         Ok(Self::Model(Box::new(model)))

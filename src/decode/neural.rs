@@ -74,7 +74,7 @@ impl Neural {
         let parameters = model.parameters();
         #[cfg(feature = "cuda")]
         if parameters.device().is_cuda() {
-            let queue = crate::gpu::cuda::Cuda::of(parameters.device())?;
+            let queue = crate::gpu::cuda::Cuda::on(parameters.device())?;
             return Ok(Self::on_device(model, InferenceEngine::new(model, queue, parameters.compute())?, special));
         }
         if !parameters.device().is_cpu() {

@@ -24,7 +24,7 @@ const PARTS: [(&str, &str); 7] = [
 ];
 
 /// The name of a parameter in a layer, such as `encoder.layers.0.self_attn.q_proj.weight`.
-pub(super) fn of_layer(name: &str) -> String {
+pub(super) fn layer_name(name: &str) -> String {
     let part = PARTS.iter().find(|(ours, _)| name.contains(ours));
     format!("model.{}", part.map_or_else(|| name.to_owned(), |(ours, theirs)| name.replace(ours, theirs)))
 }

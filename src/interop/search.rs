@@ -72,7 +72,7 @@ fn longest(decode: &DecodeConfig, max_length: usize) -> usize {
 
 /// The arguments that make CTranslate2's `translate_batch` search as we do, and where it differs all the same. Its
 /// models keep no search settings.
-pub fn of_ctranslate2(decode: &DecodeConfig, max_length: usize, disable_unk: bool) -> (String, Vec<String>) {
+pub fn ctranslate2_arguments(decode: &DecodeConfig, max_length: usize, disable_unk: bool) -> (String, Vec<String>) {
     // All by name, so that none is lost without a word.
     let &DecodeConfig {
         beam,
@@ -140,7 +140,7 @@ mod tests {
                 max_length_ratio: 0.0,
                 ..DecodeConfig::default()
             };
-            let (arguments, differences) = of_ctranslate2(&decode, 256, beam == 2);
+            let (arguments, differences) = ctranslate2_arguments(&decode, 256, beam == 2);
             let (lengths, rest) =
                 arguments.split_at("beam_size=4, min_decoding_length=0, max_decoding_length=50".len());
             assert_eq!(lengths, format!("beam_size={beam}, min_decoding_length=0, max_decoding_length=50"));
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(of(PenaltyKind::Average, 1.0, 3), (", length_penalty=1".to_owned(), 0));
         assert_eq!(of(PenaltyKind::Gnmt, 0.0, 1), (String::new(), 0));
         let longer = DecodeConfig { max_length_ratio: 1.5, ..DecodeConfig::default() };
-        let (arguments, differences) = of_ctranslate2(&longer, 256, false);
+        let (arguments, differences) = ctranslate2_arguments(&longer, 256, false);
         assert!(arguments.contains("max_decoding_length=256") && differences.len() == 2, "{arguments} {differences:?}");
     }
 

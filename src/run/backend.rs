@@ -27,7 +27,7 @@ pub fn number_type(precision: Precision, device: &Device, tell: Tell<'_>) -> DTy
 pub fn open(model: &Transformer) -> Result<Box<dyn Backend>> {
     #[cfg(feature = "cuda")]
     if model.parameters().device().is_cuda() {
-        let (queue, compute) = (crate::gpu::cuda::Cuda::of(model.parameters().device())?, model.parameters().compute());
+        let (queue, compute) = (crate::gpu::cuda::Cuda::on(model.parameters().device())?, model.parameters().compute());
         return Ok(Box::new(crate::gpu::Engine::new(model, queue, compute)?));
     }
     Ok(Box::new(Tape::new(model)))

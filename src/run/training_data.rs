@@ -169,8 +169,9 @@ pub fn prepare(
     let (corpus, report) = EncodedCorpus::new(parts, filter)?;
     (preparation.tell)(Notice::Info(format!("data: {report}")));
     let data = TrainingData { tokenizers, corpus: Arc::new(corpus), report, directories };
-    let corpus_tags = corpus_tags::of_training(&data).into_iter().chain(corpus_tags::with_two(&data, &config.data));
-    let corpus_tags = corpus_tags.chain(corpus_tags::of_test_set(texts, &data.tokenizers));
+    let corpus_tags =
+        corpus_tags::training_warning(&data).into_iter().chain(corpus_tags::two_tags_warning(&data, &config.data));
+    let corpus_tags = corpus_tags.chain(corpus_tags::test_set_warning(texts, &data.tokenizers));
     let pairs: Vec<_> = data.sampled().map(|pair| data.ids(pair)).collect();
     let warnings = coverage::warnings(coverage::TRAINING, &data.tokenizers, is_learnt(config), &pairs);
     let is_raw = is_learnt(config) && config.tokenizer.kind == TokenizerKind::Bpe;

@@ -39,14 +39,19 @@ pub fn scoring(config: &Config, tokenizers: &Tokenizers) -> BleuOptions {
 const MANY_CHANGED: usize = 10;
 
 /// A warning if BLEU finds no words in this text.
-fn of_spaces(config: &Config, references: &[String]) -> Option<String> {
+fn spaces_warning(config: &Config, references: &[String]) -> Option<String> {
     let spaceless = bleu::spaceless_warning(references, config.valid.tokenize);
     spaceless.map(|text| format!("{text}; set valid.tokenize to \"zh\" or \"char\""))
 }
 
 /// A warning if the tokenizer changes many `references` of a `set` ("validation "): no translation can equal those.
 /// They are as in the file: text that is split already is encoded so, and only translations are joined.
-pub fn of_normalisation(config: &Config, tokenizers: &Tokenizers, set: &str, references: &[String]) -> Option<String> {
+pub fn normalisation_warning(
+    config: &Config,
+    tokenizers: &Tokenizers,
+    set: &str,
+    references: &[String],
+) -> Option<String> {
     let target = &tokenizers.target;
     let words = |line: &str| -> Vec<String> {
         let line = if target.lowers_case() { line.to_lowercase() } else { line.to_owned() };
@@ -222,7 +227,7 @@ impl ScoredSet {
                 format!("no pair is left to validate on: all {left_out} are empty or longer than {most} subwords");
             return Err(Error::failure(what).at(text.name()).help("check the set in [data], and model.max_length"));
         }
-        corpus_tags::of_set(name, tokenizers, &*corpus, &pairs).into_iter().for_each(warn);
+        corpus_tags::warning_about_set(name, tokenizers, &*corpus, &pairs).into_iter().for_each(warn);
         coverage::warnings(name, tokenizers, is_learnt(config), &encoded).into_iter().for_each(warn);
         if let Some(first) = first_left_out {
             let (path, line) = corpus.origin(first, Side::Source);
@@ -253,10 +258,10 @@ impl ScoredSet {
             [source, "\n", target, "\n"].iter().for_each(|text| hash.update(text));
         }
         let (sources, references): (_, Vec<String>) = pairs.into_iter().take(limit).unzip();
-        let changed = of_normalisation(config, tokenizers, &format!("{name} "), &references);
+        let changed = normalisation_warning(config, tokenizers, &format!("{name} "), &references);
         let plain = |line: String| tokenizers.target.plain(&line).into_owned();
         let references: Vec<String> = references.into_iter().map(plain).collect();
-        of_spaces(config, &references).into_iter().chain(changed).for_each(warn);
+        spaces_warning(config, &references).into_iter().chain(changed).for_each(warn);
         let bleu = scoring(config, tokenizers);
         let chrf = ChrfOptions { lowercase: bleu.lowercase, ..ChrfOptions::default() };
         Ok(Self {

@@ -121,7 +121,7 @@ pub fn device() -> (Device, Arc<dyn Queue>) {
     let device = mt::device::open(&name).unwrap_or_else(|error| panic!("{error}"));
     #[cfg(feature = "cuda")]
     if device.is_cuda() {
-        let queue = mt::gpu::cuda::Cuda::of(&device).unwrap_or_else(|error| panic!("{error}"));
+        let queue = mt::gpu::cuda::Cuda::on(&device).unwrap_or_else(|error| panic!("{error}"));
         return (device, queue);
     }
     (device, Arc::new(Emulator::new()))

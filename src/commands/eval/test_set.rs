@@ -237,7 +237,9 @@ impl Task {
         };
         let mut systems = Vec::new();
         if translations_wanted {
-            validator::of_normalisation(&model.config, &model.tokenizers, "", &text.predicted).iter().for_each(warning);
+            validator::normalisation_warning(&model.config, &model.tokenizers, "", &text.predicted)
+                .iter()
+                .for_each(warning);
             systems.push(("model".to_owned(), translations(&translator, &tagged, &options, args)?));
         }
         Ok(TestSet {

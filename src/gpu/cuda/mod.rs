@@ -146,7 +146,7 @@ fn is_refusal(error: &lt::CublasError) -> bool {
 
 impl Cuda {
     /// The queue of one of Candle's devices. Made when it is first asked for, and kept.
-    pub fn of(device: &Device) -> Result<Arc<Self>> {
+    pub fn on(device: &Device) -> Result<Arc<Self>> {
         static QUEUES: Mutex<Vec<Arc<Cuda>>> = Mutex::new(Vec::new());
         let stream = device.as_cuda_device()?.cuda_stream();
         let mut queues = locked(&QUEUES);

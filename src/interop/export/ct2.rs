@@ -138,14 +138,14 @@ fn how_to_search(model: &Model) -> String {
     // Our own tokenizers can split any text into pieces, so their models never learn to produce `<unk>`.
     let must_disable_unk = !target.has_dropout() && target.forbidden().contains(&target.unk_id());
     let (arguments, differences) =
-        search::of_ctranslate2(&model.config.decode, model.config.model.max_length, must_disable_unk);
+        search::ctranslate2_arguments(&model.config.decode, model.config.model.max_length, must_disable_unk);
     let but = if differences.is_empty() { String::new() } else { format!("; but {}", differences.join(", and ")) };
     format!("CTranslate2 keeps no search settings: to search as mt does, call translate_batch(…, {arguments}){but}")
 }
 
 fn refuse(model: &Model) -> Result<()> {
     let config = &model.config.model;
-    let mut obstacles = Obstacles::of("CTranslate2", config);
+    let mut obstacles = Obstacles::new("CTranslate2", config);
     obstacles.unless(config.positions != PositionKind::Rotary, "model.positions", "its encoder has no rotary ones");
     obstacles.check()
 }

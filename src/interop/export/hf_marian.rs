@@ -15,7 +15,7 @@ use crate::checkpoint::whole_directory;
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
-use crate::interop::marian_names::{EMBEDDINGS, OUTPUT_BIAS, OUTPUT_WEIGHT, POSITIONS, SHARED, of_layer};
+use crate::interop::marian_names::{EMBEDDINGS, OUTPUT_BIAS, OUTPUT_WEIGHT, POSITIONS, SHARED, layer_name};
 use crate::interop::search::{self, OURS};
 use crate::model::positions::sinusoidal;
 use crate::model::{Activation, ModelConfig, NormPlacement, PositionKind, Sinusoid, Tie};
@@ -60,7 +60,7 @@ pub(super) fn export(model: &Model, out: &Path) -> Result<Vec<String>> {
 
 fn refuse(model: &Model) -> Result<()> {
     let config = &model.config.model;
-    let mut obstacles = Obstacles::of("MarianMT", config);
+    let mut obstacles = Obstacles::new("MarianMT", config);
     obstacles.unless(config.norm == NormPlacement::Post, "model.norm", "it normalises after every sub-layer");
     obstacles.unless(!config.final_norm, "model.final_norm", "its stacks end without a norm");
     obstacles.unless(config.norm_eps == EPSILON, "model.norm_eps", "it is 1e-5 there");
@@ -308,19 +308,19 @@ impl<'a> Tensors<'a> {
     fn linear(&mut self, model: &Model<'a>, name: &str, to_width: bool) -> Result<()> {
         let (weight, bias) = if to_width { (Width::Rows, Width::Vector) } else { (Width::Columns, Width::Nowhere) };
         let [matrix, vector] = ["weight", "bias"].map(|part| format!("{name}.{part}"));
-        self.parameter(model, of_layer(&matrix), &matrix, weight)?;
+        self.parameter(model, layer_name(&matrix), &matrix, weight)?;
         let rows = model.parameter(&matrix)?.0[0];
         if model.get(&vector).is_some() {
-            return self.parameter(model, of_layer(&vector), &vector, bias);
+            return self.parameter(model, layer_name(&vector), &vector, bias);
         }
-        self.0.push((of_layer(&vector), vec![rows], vec![0f32; rows].into()));
+        self.0.push((layer_name(&vector), vec![rows], vec![0f32; rows].into()));
         Ok(())
     }
 
     fn norm(&mut self, model: &Model<'a>, name: &str) -> Result<()> {
         for part in ["weight", "bias"] {
             let name = format!("{name}.{part}");
-            self.parameter(model, of_layer(&name), &name, Width::Vector)?;
+            self.parameter(model, layer_name(&name), &name, Width::Vector)?;
         }
         Ok(())
     }

@@ -89,7 +89,7 @@ struct Obstacles {
 
 impl Obstacles {
     /// Those that a model has in every format. What only some formats lack, their exporters add.
-    fn of(format: &'static str, config: &ModelConfig) -> Self {
+    fn new(format: &'static str, config: &ModelConfig) -> Self {
         // All by name, so that of a new key someone asks which formats have it.
         let ModelConfig {
             norm_kind,

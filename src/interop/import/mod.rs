@@ -61,7 +61,7 @@ impl Format {
     }
 
     /// The format of the model at a path.
-    fn of(source: &Path) -> Result<&'static Self> {
+    fn recognise(source: &Path) -> Result<&'static Self> {
         match Self::with_own_files(source) {
             Some(format) => Ok(format),
             None => {
@@ -156,7 +156,7 @@ pub struct Imported {
 /// # Errors
 /// There is no model, or it is not supported; all problems are named.
 pub fn import(source: &Path) -> Result<Imported> {
-    Format::of(source)?.import(source)
+    Format::recognise(source)?.import(source)
 }
 
 /// Reads one of the small files, without a byte order mark (a SentencePiece model never begins like one).
@@ -240,7 +240,7 @@ mod tests {
         for (format, family) in Format::all().filter_map(|format| Some((format, format.family()?))) {
             std::fs::write(path.join(transformers::CONFIG), format!("{{\"model_type\": \"{}\"}}", family.model_type))
                 .unwrap();
-            assert_eq!(Format::of(path).map(|found| found.name).ok(), Some(format.name));
+            assert_eq!(Format::recognise(path).map(|found| found.name).ok(), Some(format.name));
             assert!(sources().contains(format.name) && names().contains(format.name));
         }
         let families = Format::all().filter_map(Format::family).map(|family| family.model_type);

@@ -136,7 +136,7 @@ impl Stored {
             ("target_embedding.weight", _) => &[target],
             ("output_projection.weight", _) => &[OUTPUT_WEIGHT],
             ("output_projection.bias", _) => &[OUTPUT_BIAS],
-            _ => return vec![marian_names::of_layer(name)],
+            _ => return vec![marian_names::layer_name(name)],
         };
         names.iter().map(|name| (*name).to_owned()).collect()
     }
