@@ -1,6 +1,5 @@
 //! What commands print, as a text that a snapshot in tests/snapshots holds.
 
-use std::path::PathBuf;
 use std::process::Output;
 
 use super::project::{Project, sets, stderr, stdout};
@@ -8,7 +7,7 @@ use super::project::{Project, sets, stderr, stdout};
 /// Commands as they are typed, each with its exit code and all that it printed.
 ///
 /// A snapshot shows a change of any word, so a transcript is for text that is the same on every machine. What differs
-/// by itself is replaced (see [`Transcript::filters`]); losses, scores and translations of a trained model depend on
+/// by itself is replaced ([`FILTERS`]); losses, scores and translations of a trained model depend on
 /// the processor and do not belong here.
 pub struct Transcript<'a> {
     project: &'a Project,
@@ -27,6 +26,11 @@ impl<'a> Transcript<'a> {
         output
     }
 
+    /// The same, with arguments that hold no spaces.
+    pub fn run(&mut self, line: &str) -> Output {
+        self.mt(&line.split_whitespace().collect::<Vec<_>>())
+    }
+
     /// As [`Project::train`].
     pub fn train(&mut self, more: &[&str]) -> Output {
         self.mt(&[&["train", "--config", "small.toml", "-q"], more].concat())
@@ -43,6 +47,11 @@ impl<'a> Transcript<'a> {
         self.record(&format!("mt {} > /dev/null", typed(args)), &output);
     }
 
+    /// Says what the next command finds, where the command itself does not show it.
+    pub fn note(&mut self, note: &str) {
+        self.text += &format!("# {note}\n");
+    }
+
     /// Records what a command printed that the test ran itself.
     pub fn record(&mut self, typed: &str, output: &Output) {
         let code = output.status.code().map_or_else(|| output.status.to_string(), |code| format!("exit code {code}"));
@@ -55,54 +64,43 @@ impl<'a> Transcript<'a> {
         self.text += "\n";
     }
 
-    pub fn text(&self) -> &str {
+    pub fn text(&self) -> String {
         assert!(!self.text.is_empty() && !self.text.contains("panicked at"), "{}", self.text);
-        &self.text
-    }
-
-    /// Settings that replace what differs between runs and machines.
-    pub fn filters(&self) -> insta::Settings {
-        let mut settings = insta::Settings::clone_current();
-        settings.set_omit_expression(true);
-        let folder = self.project.folder.path();
         // A Mac's temporary directory is a link.
-        for name in [folder.canonicalize().unwrap_or_else(|_| PathBuf::from(folder)), PathBuf::from(folder)] {
-            settings.add_filter(&regex_of(&name.to_string_lossy()), "[DIR]");
-        }
-        for (pattern, replacement) in [
-            (r"about \d+ target tokens/s", "about [SPEED] target tokens/s"),
-            (r"updates in about .*", "updates in about [TIME]"),
-            (r"\b(in|after) \d+\.\d s\b", "$1 [TIME]"),
-            (r"\b\d+(\.\d+)? (MiB|GiB|TiB)\b", "[SIZE]"),
-            (r"\b\d+ bytes\b", "[SIZE]"),
-            (r"\btext-[0-9a-f]{16}\b", "text-[HASH]"),
-            (r"\bmt([- ])\d+\.\d+\.\d+\b", "mt$1[VERSION]"),
-        ] {
-            settings.add_filter(pattern, replacement);
-        }
-        settings
+        let folder = self.project.folder.path();
+        let [link, folder] = [folder.into(), folder.canonicalize().unwrap()].map(|path| path.display().to_string());
+        self.text.replace(&folder, "[DIR]").replace(&link, "[DIR]")
     }
 }
+
+/// Patterns of what differs between runs and machines, and what stands for it in a snapshot.
+pub const FILTERS: &[(&str, &str)] = &[
+    (r"about \d+ target tokens/s", "about [SPEED] target tokens/s"),
+    (r"updates in about .*", "updates in about [TIME]"),
+    (r"\b(in|after) \d+\.\d s\b", "$1 [TIME]"),
+    (r"\b\d+(\.\d+)? (bytes|MiB|GiB|TiB)\b", "[SIZE]"),
+    // Of validations that find nearly the same.
+    (r"\b(best checkpoint, of update) \d+", "$1 [UPDATE]"),
+    // Logarithms differ in their last digits.
+    (r"\b(\d+\.\d{6})\d{3,}", "$1…"),
+    (r"\btext-[0-9a-f]{16}\b", "text-[HASH]"),
+    (r"\bmt([- ])\d+\.\d+\.\d+\b", "mt$1[VERSION]"),
+];
 
 /// Arguments as a shell takes them.
 fn typed(args: &[&str]) -> String {
-    let is_plain =
-        |arg: &str| !arg.is_empty() && !arg.contains(|c: char| c.is_whitespace() || "'\"[]{}<>|$*".contains(c));
-    let quoted = |arg: &&str| if is_plain(arg) { (*arg).to_owned() } else { format!("'{arg}'") };
+    let is_plain = |arg: &str| !arg.contains(|c: char| c.is_whitespace() || "'\"[]{}<>|$*".contains(c));
+    let quoted = |arg: &&str| if is_plain(arg) { (*arg).into() } else { format!("'{}'", arg.replace('\'', r"'\''")) };
     args.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-/// A pattern of exactly this text.
-fn regex_of(text: &str) -> String {
-    text.chars().map(|c| if c.is_alphanumeric() || c == '/' { c.to_string() } else { format!("\\{c}") }).collect()
-}
-
-/// Compares a transcript with the snapshot of the test that calls it, tests/snapshots/FILE__TEST.snap.
-/// With a name, it is FILE__NAME.snap.
+/// Compares a transcript with the snapshot of the test that calls it, tests/snapshots/FILE__TEST.snap; with a name, it
+/// is FILE__NAME.snap.
 macro_rules! assert_transcript {
-    ($transcript:expr $(, $name:expr)?) => {{
-        let _filters = $transcript.filters().bind_to_scope();
-        insta::assert_snapshot!($($name,)? $transcript.text());
-    }};
+    ($transcript:expr $(, $name:expr)?) => {
+        insta::with_settings!({ filters => $crate::common::transcript::FILTERS.to_vec(), omit_expression => true }, {
+            insta::assert_snapshot!($($name,)? $transcript.text());
+        })
+    };
 }
 pub(crate) use assert_transcript;
