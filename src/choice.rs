@@ -52,5 +52,5 @@ pub(crate) use choice;
 
 /// The error for a flag whose value is not one of these.
 pub(crate) fn not_among(flag: &str, value: &str, names: &[&str]) -> Error {
-    Error::usage(format!("{flag} cannot be `{value}`")).help(format!("one of {}", names.join(", ")))
+    Error::usage(format!("invalid value `{value}` for {flag}")).help(format!("one of {}", names.join(", ")))
 }

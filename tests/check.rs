@@ -5,7 +5,8 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::datasets::gzip;
-use common::project::{Project, SOURCE, TARGET, fails, sets, stderr, stdout, succeeds};
+use common::project::{CONFIG, Project, SOURCE, TARGET, fails, sets, stderr, stdout, succeeds};
+use common::transcript::{Transcript, assert_transcript};
 use mt::data::check::words::Sample;
 use mt::data::check::{Findings, Kind, PairCheck, Seen};
 use mt::data::text::raw::windows_of_files;
@@ -41,6 +42,31 @@ fn with(project: &Project, changes: &[(usize, &[u8], &[u8])]) {
     }
 }
 
+const TEST: &str = r#"test = { source = "test.en", target = "test.de" }"#;
+
+/// Gives the project text of which no pair comes twice.
+fn without_repetition(project: &Project) {
+    let mut stream = mt::rng::Stream::new(1, "sentences");
+    let mut sentence = |_| (0..2 + stream.below(9)).map(|_| stream.below(6) as usize).collect::<Vec<_>>();
+    let sentences: std::collections::BTreeSet<Vec<usize>> = (0..1200).map(&mut sentence).collect();
+    let sentences: Vec<Vec<usize>> = sentences.into_iter().collect();
+    let sides = [
+        ("en", ["one", "two", "three", "four", "five", "six"]),
+        ("de", ["eins", "zwei", "drei", "vier", "fünf", "sechs"]),
+    ];
+    for (side, words) in sides {
+        let text = |from: usize, step: usize| -> String {
+            let line = |numbers: &Vec<usize>| numbers.iter().map(|n| words[*n]).collect::<Vec<_>>().join(" ") + "\n";
+            sentences.iter().skip(from).step_by(step).map(line).collect()
+        };
+        project.write(&format!("train.{side}"), text(0, 2));
+        project.write(&format!("valid.{side}"), text(1, 50));
+        project.write(&format!("test.{side}"), text(3, 50));
+    }
+    let test = CONFIG.replace(r#"test = { source = "valid.en", target = "valid.de" }"#, TEST);
+    project.write("small.toml", test.replace("vocab_size = 320", "vocab_size = 300"));
+}
+
 /// As training refuses it, and nothing that follows from it is told.
 #[test]
 fn line_ends_and_encodings_that_training_refuses() {
@@ -51,24 +77,19 @@ fn line_ends_and_encodings_that_training_refuses() {
     let wide = |text: &str| format!("\u{FEFF}{text}").encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<u8>>();
     let table = "data.train=[{ tsv = \"t.tsv\", source = 1, target = 2 }]";
     let mixed = [rows.as_bytes(), &old(&rows)].concat();
-    for (files, set, told) in [
-        (&[("t.tsv", old(&rows))][..], Some(table), &["carriage returns", "`tr '\\r' '\\n'", "t.tsv"][..]),
-        (&[("t.tsv", mixed)], Some(table), &["carriage returns", "`tr '\\r' '\\n'", "t.tsv:121"]),
-        (&[("train.en", old(&english)), ("train.de", old(&german))], None, &["carriage returns", "`tr '\\r' '\\n'"]),
-        (&[("train.en", wide(&english)), ("train.de", wide(&german))], None, &["iconv -f UTF-16 "]),
+    let mut transcript = Transcript::new(&project);
+    for (files, set) in [
+        (&[("t.tsv", old(&rows))][..], &[table][..]),
+        (&[("t.tsv", mixed)], &[table]),
+        (&[("train.en", old(&english)), ("train.de", old(&german))], &[]),
+        (&[("train.en", wide(&english)), ("train.de", wide(&german))], &[]),
     ] {
         files.iter().for_each(|(name, bytes)| project.write(name, bytes));
-        let set: Vec<&str> = set.iter().flat_map(|set| ["--set", set]).collect();
         for command in ["check", "train", "prepare"] {
-            let output = project.mt(&[&[command, "--config", "small.toml"][..], &set].concat());
-            fails(&output, 1, told);
-            let said = stdout(&output) + &stderr(&output);
-            assert!(
-                !said.contains("LATIN1") && !said.contains("no pair is left") && !said.contains("ended in"),
-                "{said}"
-            );
+            transcript.with_keys(command, set);
         }
     }
+    assert_transcript!(transcript);
 }
 
 /// All of them, not only the first, which is where training stops.
@@ -150,27 +171,8 @@ fn rows_of_another_number_of_columns_are_told() {
 }
 
 #[test]
-fn text_that_is_not_there_is_told_as_json() {
-    let project = Project::new();
-    let (code, report) = {
-        let output = project.mt(&["check", "--config", "small.toml", "--json", "--set", "data.root=nowhere"]);
-        (output.status.code(), serde_json::from_str::<Value>(&stdout(&output)).unwrap())
-    };
-    let errors = report["errors"].as_array().unwrap();
-    assert_eq!(code, Some(1));
-    assert!(errors.len() > 1 && errors.iter().all(|error| error["what"].is_string()), "{report}");
-}
-
-#[test]
 fn updates_of_more_than_an_epoch_are_warned_of() {
     let project = Project::new();
-    let output = project.mt(&["check", "--config", "small.toml", "--set", "train.accumulate=5000"]);
-    succeeds(&output);
-    assert!(
-        stdout(&output).contains("train.accumulate = 5000 makes one update of more than an epoch"),
-        "{}",
-        stdout(&output)
-    );
     let keys = ["train.accumulate=200", "train.max_updates=1", "valid.every=0"];
     let trained = project.mt(&[&["train", "--config", "small.toml"], &sets(&keys)[..]].concat());
     succeeds(&trained);
@@ -181,25 +183,28 @@ fn updates_of_more_than_an_epoch_are_warned_of() {
 #[test]
 fn what_would_happen_only_after_the_end_is_warned_of() {
     let project = Project::new();
-    let said = |keys: [&str; 3]| {
-        let output = project.mt(&[&["check", "--config", "small.toml"], &sets(&keys)[..]].concat());
-        succeeds(&output);
-        stdout(&output)
-    };
-    let warmup =
-        "training ends at update 12, within `train.schedule.warmup` = 12: the learning rate never gets to its peak";
-    let valid = "training ends at update 12, before the first validation at `valid.every` = 13";
-    let all = said(["train.max_updates=12", "train.schedule.warmup=12", "valid.every=13"]);
-    assert!(all.contains(warmup) && all.contains(valid), "{all}");
-    let patience = "training ends at update 12, before `valid.patience_after` = 13";
-    for (key, is_told) in [("valid.patience=2", true), ("valid.patience=0", false)] {
-        let said = said(["train.max_updates=12", key, "valid.patience_after=13"]);
-        assert_eq!(said.contains(patience), is_told, "{said}");
+    without_repetition(&project);
+    let mut transcript = Transcript::new(&project);
+    for keys in [
+        &["train.max_updates=12", "train.schedule.warmup=12", "valid.every=13"][..],
+        &["train.max_updates=12", "valid.patience=2", "valid.patience_after=13"],
+        // As it should be.
+        &["train.max_updates=12", "valid.patience=0", "valid.patience_after=13"],
+        &["train.max_updates=12", "train.schedule.warmup=11", "valid.every=12"],
+        // Training has no end, or one.
+        &["train.max_updates=0", "train.max_epochs=0", "valid.every=5", "valid.patience=0"],
+        &["train.max_updates=0", "train.max_epochs=0", "valid.every=0", "valid.patience=3"],
+        &["train.max_updates=0", "train.max_epochs=0", "valid.every=5", "valid.patience=3"],
+        &["train.max_updates=0", "train.max_epochs=1"],
+        // What seldom does well.
+        &["train.schedule.learning_rate=0.2", "train.schedule.warmup=8", "valid.every=12"],
+        &["train.accumulate=5000"],
+        &["model.norm=pre"],
+        &["model.norm=pre", "model.final_norm=false"],
+    ] {
+        transcript.with_keys("check", keys);
     }
-    let none = said(["train.max_updates=12", "train.schedule.warmup=11", "valid.every=12"]);
-    assert!(!none.contains("training ends at update 12") && !none.contains("the learning rate is"), "{none}");
-    let high = said(["train.schedule.learning_rate=0.2", "train.schedule.warmup=8", "valid.every=12"]);
-    assert!(high.contains("warning: the learning rate is 0.20 at update 8: training will probably diverge"), "{high}");
+    assert_transcript!(transcript);
 }
 
 #[test]
@@ -266,9 +271,9 @@ fn what_training_survives_is_warned_of_with_its_lines() {
     }
     assert!(report["plan"]["tokens_per_second"].as_f64().unwrap() > 0.0);
     assert!(report["plan"]["memory_bytes"].as_u64().unwrap() > 0);
-    let text = stdout(&project.mt(&["check", "--config", "small.toml"]));
-    assert!(text.contains("train.de:4"), "{text}");
-    assert!(text.contains("source and target look swapped: here, or in most of the training text"), "{text}");
+    let mut transcript = Transcript::new(&project);
+    let text = stdout(&transcript.with_keys("check", &[]));
+    assert_transcript!(transcript);
     // In so little text most pieces are rare; --json has the same warnings as the text.
     let warnings = report["plan"]["warnings"].as_array().unwrap();
     assert!(warnings.iter().any(|warning| warning.as_str().unwrap().contains("fewer than 10 times")), "{warnings:?}");
@@ -281,53 +286,21 @@ fn what_training_survives_is_warned_of_with_its_lines() {
 
 #[test]
 fn what_training_refuses_is_an_error_in_the_same_words() {
-    for (changed, kind, place, words) in [
-        (&b"the cat\n"[..], "line_counts", "train.de:2", "train.de has 120 lines"),
-        (b"", "empty_file", "train.en:0", "the file is empty"),
-        (
-            &[b"caf\xE9 noir\n", &b"the cat\n".repeat(119)[..]].concat(),
-            "not_utf8",
-            "train.en:1",
-            "the text is not UTF-8",
-        ),
-    ] {
-        let project = Project::new();
+    let project = Project::new();
+    let mut transcript = Transcript::new(&project);
+    for changed in [&b"the cat\n"[..], b"", &[b"caf\xE9 noir\n", &b"the cat\n".repeat(119)[..]].concat()] {
         project.write("train.en", changed);
-        let (code, report) = found(&project);
-        assert_eq!(code, Some(1), "{kind}");
-        let (severity, _, places) = finding(&report, kind);
-        assert_eq!((severity.as_str(), places[0].as_str()), ("error", place));
-        fails(&project.mt(&["check", "--config", "small.toml"]), 1, &["training would refuse this text"]);
-        fails(&project.train(&[]), 1, &[words]);
+        transcript.with_keys("check", &[]);
+        transcript.train(&[]);
     }
+    assert_transcript!(transcript);
 }
 
-/// What `mt check` says in words (stdout, stderr) and as JSON; its exit code is this one for both.
-fn checked(project: &Project, code: i32, keys: &[&str]) -> (String, String, Value) {
-    let args = [&["check", "--config", "small.toml"], &sets(keys)[..]].concat();
-    let words = project.mt(&args);
-    fails(&words, code, &[]);
-    let json = project.mt(&[&args[..], &["--json"]].concat());
-    fails(&json, code, &[]);
-    assert_eq!(stderr(&json), stderr(&words));
-    let report = serde_json::from_str(&stdout(&json)).unwrap_or_else(|_| panic!("{}", stdout(&json)));
-    (stdout(&words), stderr(&words), report)
-}
-
-/// What the JSON of `mt check` says is wrong, in order.
-fn errors(report: &Value) -> Vec<&str> {
-    report["errors"].as_array().unwrap().iter().map(|error| error["what"].as_str().unwrap()).collect()
-}
-
-/// Asserts that these are all errors, in words and as JSON: a beginning of each, in order.
-fn assert_errors(report: &Value, said: &str, beginnings: &[&str]) {
-    let errors = errors(report);
-    let in_words: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("error: ")).collect();
-    assert_eq!(errors, in_words);
-    assert_eq!(errors.len(), beginnings.len(), "{errors:?}");
-    for (error, beginning) in errors.iter().zip(beginnings) {
-        assert!(error.starts_with(beginning), "`{beginning}` is not the beginning of `{error}`");
-    }
+/// Runs `mt check` for people and, with the same exit code and messages, for programs.
+fn checked(transcript: &mut Transcript<'_>, keys: &[&str]) {
+    let words = transcript.with_keys("check", keys);
+    let json = transcript.mt(&[&["check", "--config", "small.toml", "--json"], &sets(keys)[..]].concat());
+    assert_eq!((json.status, stderr(&json)), (words.status, stderr(&words)));
 }
 
 /// A project with corpora that training refuses: `short` has fewer target lines, `latin` is not UTF-8, `empty` is
@@ -343,15 +316,14 @@ fn with_wrong_corpora() -> Project {
 
 /// The training text, of which one side is shorter.
 const UNEVEN: &str = r#"data.train=[{ source = "train.en", target = "short.de" }]"#;
-const UNREADABLE: &str = "cannot read the text: ";
-const REFUSAL: &str = "training would refuse this text";
 
 #[test]
 fn nothing_is_wrong_with_good_text() {
     let project = Project::new();
-    let (code, report) = found(&project);
-    assert_eq!((code, errors(&report)), (Some(0), Vec::new()));
-    assert!(report["plan"]["seconds"].as_f64().unwrap() > 0.0, "{report}");
+    without_repetition(&project);
+    let mut transcript = Transcript::new(&project);
+    transcript.with_keys("check", &[]);
+    assert_transcript!(transcript);
 }
 
 #[test]
@@ -359,21 +331,11 @@ fn missing_text_hides_nothing() {
     let project = with_wrong_corpora();
     let train =
         r#"data.train=[{ source = "train.en", target = "short.de" }, { source = "latin.en", target = "nope.de" }]"#;
-    let test = r#"data.test={ source = "nope.en", target = "nope.de" }"#;
-    let (words, said, report) = checked(&project, 1, &[train, test]);
-    assert_eq!(finding(&report, "line_counts"), ("error".to_owned(), 1, vec!["train.en:2".to_owned()]));
-    assert!(words.contains("train.en has 120 lines, but ") && words.contains("short.de has 1 line\n"), "{words}");
-    // One side is there.
-    assert_eq!(finding(&report, "not_utf8"), ("error".to_owned(), 1, vec!["latin.en:1".to_owned()]));
-    assert!(words.contains("the files differ in their number of lines") && words.contains("latin.en:1"), "{words}");
     // Two corpora name nope.de.
-    assert_errors(&report, &said, &[UNREADABLE, UNREADABLE, REFUSAL]);
-    for (error, file) in report["errors"].as_array().unwrap().iter().zip(["nope.en", "nope.de"]) {
-        assert!(error["file"].as_str().unwrap().ends_with(file), "{report}");
-        assert!(error["help"].as_str().unwrap().contains("data.root"), "{report}");
-        assert_eq!(said.matches(file).count(), 1, "{said}");
-    }
-    assert_eq!((&report["run"], &report["plan"]), (&Value::Null, &Value::Null));
+    let test = r#"data.test={ source = "nope.en", target = "nope.de" }"#;
+    let mut transcript = Transcript::new(&project);
+    checked(&mut transcript, &[train, test]);
+    assert_transcript!(transcript);
 }
 
 #[test]
@@ -385,17 +347,9 @@ fn damaged_text_hides_nothing() {
         r#"data.train=[{ source = "train.en", target = "short.de" }, { source = "latin.en", target = "cut.de.gz" }]"#;
     let valid = r#"data.valid={ source = "empty.en", target = "empty.de" }"#;
     let test = r#"data.test={ source = "valid.en", target = "cut.de.gz" }"#;
-    let (words, said, report) = checked(&project, 1, &[train, valid, test]);
-    for (kind, count, place) in
-        [("line_counts", 1, "train.en:2"), ("not_utf8", 1, "latin.en:1"), ("empty_file", 2, "empty.en:0")]
-    {
-        let (severity, found, places) = finding(&report, kind);
-        assert_eq!((severity.as_str(), found, places[0].as_str()), ("error", count, place), "{kind}");
-    }
-    assert!(words.contains("the file is empty") && words.contains("the text is not UTF-8"), "{words}");
-    assert_errors(&report, &said, &[UNREADABLE, REFUSAL]);
-    assert!(report["errors"][0]["file"].as_str().unwrap().ends_with("cut.de.gz"), "{report}");
-    assert!(said.contains("gzip -t"), "{said}");
+    let mut transcript = Transcript::new(&project);
+    checked(&mut transcript, &[train, valid, test]);
+    assert_transcript!(transcript);
 }
 
 /// What to do about bytes that are not UTF-8 depends on what surrounds them.
@@ -405,18 +359,11 @@ fn the_advice_on_encodings_fits_the_file() {
     project.write("damaged.en", b"na\xC3\xAFve caf\xC3\xA9\ncaf\xE9\n");
     project.write("western.en", b"caf\xE9\n\x93caf\xE9\x94\n");
     project.write("latin.de", b"Gr\xFC\xDFe\nwei\xDF\n");
-    let train = "data.train=[{ source = 'damaged.en', target = 'latin.de' }, \
-                 { source = 'western.en', target = 'latin.de' }]";
-    let (words, _, report) = checked(&project, 1, &[train]);
-    assert_eq!(finding(&report, "not_utf8").1, 1 + 2 + 2 + 2);
-    for (file, advice) in [
-        ("damaged.en", "iconv -c -f UTF-8 -t UTF-8"),
-        ("western.en", "iconv -f CP1252"),
-        ("latin.de", "iconv -f LATIN1"),
-    ] {
-        let said = words.lines().find(|line| line.contains(&format!("{file}: ")) && line.contains("iconv"));
-        assert!(said.is_some_and(|line| line.contains(advice)), "{file}: {words}");
-    }
+    let train = "data.train=[{ source = \"damaged.en\", target = \"latin.de\" }, \
+                 { source = \"western.en\", target = \"latin.de\" }]";
+    let mut transcript = Transcript::new(&project);
+    transcript.with_keys("check", &[train]);
+    assert_transcript!(transcript);
 }
 
 /// A file that stands in the place of another is no text.
@@ -425,10 +372,10 @@ fn a_corpus_that_was_not_fetched_is_told() {
     let project = Project::new();
     project.write("train.en", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n");
     project.write("train.de", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7b\nsize 13\n");
-    let (_, said, _) = checked(&project, 1, &[]);
-    assert!(said.contains("train.en") && said.contains("train.de") && said.contains("git lfs pull"), "{said}");
-    let output = project.train(&[]);
-    fails(&output, 1, &["train.en", "train.de", "is a pointer of Git LFS", "git lfs pull"]);
+    let mut transcript = Transcript::new(&project);
+    transcript.with_keys("check", &[]);
+    transcript.train(&[]);
+    assert_transcript!(transcript);
 }
 
 /// A blank line is dropped and counted, as an empty pair of two files is.
@@ -438,53 +385,45 @@ fn blank_lines_of_a_table_are_empty_pairs() {
     let rows: Vec<String> = SOURCE.iter().zip(TARGET).map(|(source, target)| format!("{source}\t{target}\n")).collect();
     project.write("train.tsv", rows.concat().repeat(20) + "\n \r\n" + &rows.concat() + "\n");
     let train = "data.train=[{ tsv = \"train.tsv\", source = 1, target = 2 }]";
-    let (_, _, report) = checked(&project, 0, &[train]);
-    assert_eq!(finding(&report, "empty_line").0, "warning");
-    let output = project.mt(&["train", "--config", "small.toml", "--set", train]);
-    succeeds(&output);
-    let said = stderr(&output);
-    assert!(said.contains("126 of 129 pairs, 3 dropped: 3 with an empty source (first at "), "{said}");
-    assert!(said.contains("train.tsv:121)"), "{said}");
+    let mut transcript = Transcript::new(&project);
+    transcript.with_keys("check", &[train]);
+    transcript.with_keys("prepare", &[train]);
+    assert_transcript!(transcript);
 }
 
 /// A vocabulary or a model to begin with that is not there is told once, whatever the text.
 #[test]
 fn wrong_text_hides_no_missing_file() {
     let project = with_wrong_corpora();
-    for (set, error) in [
-        ("tokenizer.path=nope.json", "`tokenizer.path`: cannot read the tokenizer"),
-        ("train.init=nope", "`train.init`: there is no such directory"),
-    ] {
-        let (words, said, report) = checked(&project, 1, &[UNEVEN, set]);
-        assert_errors(&report, &said, &[REFUSAL, error]);
-        assert!(words.contains("the files differ in their number of lines"), "{words}");
-        let (_, said, report) = checked(&project, 1, &[set]);
-        assert_errors(&report, &said, &[error]);
-        fails(&project.train(&["--set", set]), 1, &[error]);
+    let mut transcript = Transcript::new(&project);
+    for set in ["tokenizer.path=nope.json", "train.init=nope"] {
+        transcript.with_keys("check", &[UNEVEN, set]);
+        transcript.messages(&["check", "--config", "small.toml", "--set", set]);
+        transcript.train(&["--set", set]);
     }
+    assert_transcript!(transcript);
 }
 
 #[cfg(not(feature = "metal"))]
 #[test]
 fn neither_text_nor_device_hides_what_cannot_be() {
     let project = with_wrong_corpora();
-    let (device, no_device) = ("runtime.device=metal", "`runtime.device` = \"metal\": this mt was built without Metal");
+    let device = "runtime.device=metal";
     let huge = ["model.d_model=65536", "model.d_ff=262144", "model.encoder_layers=100"];
-    let too_big = "training this model takes more than ";
-    // A GPU would not use the machine's memory.
-    let (_, said, report) = checked(&project, 1, &[&[UNEVEN, device][..], &huge].concat());
-    assert_errors(&report, &said, &[REFUSAL, no_device]);
-    let (_, said, report) = checked(&project, 1, &[&[UNEVEN, "runtime.device=cpu"][..], &huge].concat());
-    assert_errors(&report, &said, &[REFUSAL, too_big]);
-    let (_, said, report) = checked(&project, 2, &[&[device][..], &huge].concat());
-    assert_errors(&report, &said, &[no_device]);
+    let mut transcript = Transcript::new(&project);
+    for keys in [
+        // A GPU would not use the machine's memory.
+        [&[UNEVEN, device][..], &huge].concat(),
+        [&[UNEVEN, "runtime.device=cpu"][..], &huge].concat(),
+        [&[device][..], &huge].concat(),
+    ] {
+        transcript.messages(&[&["check", "--config", "small.toml"], &sets(&keys)[..]].concat());
+    }
     // What does not depend on the device is known.
-    let (words, said, report) = checked(&project, 2, &[device]);
-    assert_errors(&report, &said, &[no_device]);
-    assert_eq!((&report["plan"]["pairs"], &report["plan"]["tokens_per_second"]), (&120.into(), &Value::Null));
-    assert!(words.contains("memory: about") && !words.contains("speed: about"), "{words}");
+    transcript.with_keys("check", &[device]);
     // Training says the same.
-    fails(&project.train(&["--set", device]), 2, &[no_device]);
+    transcript.train(&["--set", device]);
+    assert_transcript!(transcript);
 }
 
 /// The exit code is that of the first error.
@@ -493,24 +432,9 @@ fn an_unusable_run_directory_hides_nothing() {
     let project = with_wrong_corpora();
     std::fs::create_dir_all(project.path("runs/small")).unwrap();
     project.write("runs/small/log.jsonl", "mine");
-    let (_, said, report) = checked(&project, 2, &[UNEVEN, "tokenizer.path=nope.json"]);
-    let foreign = "the run directory holds something that is not a run";
-    assert_errors(&report, &said, &[foreign, REFUSAL, "`tokenizer.path`: cannot read the tokenizer"]);
-    assert_eq!(finding(&report, "line_counts").1, 1, "{report}");
-}
-
-#[test]
-fn training_without_an_end_is_told() {
-    let project = Project::new();
-    let says = |keys: &[&str]| {
-        let (said, ..) = checked(&project, 0, keys);
-        said.contains("training has no end")
-    };
-    let endless = ["train.max_updates=0", "train.max_epochs=0"];
-    assert!(!says(&["train.max_updates=0", "train.max_epochs=1"]));
-    assert!(!says(&[&endless[..], &["valid.every=5", "valid.patience=3"]].concat()));
-    assert!(says(&[&endless[..], &["valid.every=5", "valid.patience=0"]].concat()));
-    assert!(says(&[&endless[..], &["valid.every=0", "valid.patience=3"]].concat()));
+    let mut transcript = Transcript::new(&project);
+    transcript.with_keys("check", &[UNEVEN, "tokenizer.path=nope.json"]);
+    assert_transcript!(transcript);
 }
 
 /// What `mt check` reports about the run in runs/small: its update, and what `--resume` would refuse.
@@ -664,26 +588,11 @@ fn real_corpora_show_little() {
 
 /// A model that can be trained but seldom should be causes a warning, not an error.
 #[test]
-fn a_stack_that_ends_without_a_norm_is_told() {
+fn a_stack_that_ends_without_a_norm_is_trained() {
     let project = Project::new();
-    let check = ["check", "--config", "small.toml", "--set", "model.norm=pre"];
-    let output = project.mt(&check);
-    succeeds(&output);
-    assert!(!stdout(&output).contains("unnormalised"), "{}", stdout(&output));
-    let output = project.mt(&[&check[..], &["--set", "model.final_norm=false"]].concat());
-    succeeds(&output);
-    assert!(stdout(&output).contains("warning: `model.norm` = \"pre\" without `model.final_norm`"));
     succeeds(&project.train(&["--set", "model.norm=pre", "--set", "model.final_norm=false"]));
-    succeeds(&project.mt(&[
-        "translate",
-        "--model",
-        "runs/small",
-        "the cat",
-        "--length-penalty-kind",
-        "average",
-        "--length-penalty",
-        "2",
-    ]));
+    let average = ["--length-penalty-kind", "average", "--length-penalty", "2"];
+    succeeds(&project.mt(&[&["translate", "--model", "runs/small", "the cat"], &average[..]].concat()));
 }
 
 /// Text is read in windows of 65,536 lines, of which findings know nothing.

@@ -6,7 +6,8 @@ mod common;
 use common::datasets::Bench;
 use common::hub::Pull;
 use common::marian;
-use common::project::{Project, fails, file, stderr, stdout, succeeds};
+use common::project::{Project, fails, file, sets, stderr, stdout, succeeds};
+use common::transcript::{Transcript, assert_transcript};
 use serde_json::{Value, json};
 
 /// A project with an imported model in `model`.
@@ -63,38 +64,33 @@ fn files_that_were_not_fetched_are_told() {
     let project = imported();
     let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n";
     let page = "<!DOCTYPE html>\n<html>\n<title>404</title>\n</html>\n";
+    let mut transcript = Transcript::new(&project);
     for name in ["model.safetensors", "config.json", "source.spm", "vocab.json"] {
         let whole = file(&project, "opus", name);
-        for (content, help) in [(pointer, "git lfs pull"), (page, "fetch the file again")] {
+        for content in [pointer, page] {
             project.write(&format!("opus/{name}"), content);
-            fails(&project.mt(&["import", "opus", "--out", "other"]), 1, &[name, help]);
+            transcript.run("import opus --out other");
         }
         project.write(&format!("opus/{name}"), whole);
     }
-    for name in ["model.safetensors", "tokenizer.json", "config.toml", "manifest.json"] {
-        let name = if project.path("model").join(name).exists() { name } else { "tokenizer.src.json" };
+    for name in ["model.safetensors", "tokenizer.src.json", "config.toml", "manifest.json"] {
         let whole = file(&project, "model", name);
         project.write(&format!("model/{name}"), pointer);
-        fails(&project.mt(&["translate", "the cat", "--model", "model"]), 1, &[name, "git lfs pull"]);
+        transcript.run("translate --model model cat");
         project.write(&format!("model/{name}"), whole);
     }
     project.write("spm.model", pointer);
-    fails(&project.mt(&["tokenize", "--tokenizer", "spm.model", "the cat"]), 1, &["spm.model", "git lfs pull"]);
+    transcript.run("tokenize --tokenizer spm.model cat");
+    assert_transcript!(transcript);
 }
 
 #[test]
 fn lines_without_a_language_are_told_of() {
     let project = imported();
-    let input = b">>deu<< the cat\nthe dog\n>>xxx<< a cat\n\n";
-    let output = project.mt_with_input(&["translate", "--model", "model", "--max-length", "4"], input);
-    succeeds(&output);
-    let text = stderr(&output);
-    assert!(
-        text.contains("1 of 4 lines (line 3) begins with a tag that the model does not know (>>xxx<<)")
-            && text.contains(">>fra<< >>deu<<"),
-        "{text}"
-    );
-    assert!(text.contains("1 of 4 lines (line 2) does not begin with a tag"), "{text}");
+    project.write("in", ">>deu<< the cat\nthe dog\n>>xxx<< a cat\n\n");
+    let mut transcript = Transcript::new(&project);
+    transcript.messages(&["translate", "--model", "model", "--min-length", "4", "--max-length", "4", "--input", "in"]);
+    assert_transcript!(transcript);
 }
 
 /// transformers adds padding to Marian's vocabulary, with an embedding of zeros and a bias of zero, and leaves it out
@@ -298,19 +294,6 @@ fn all_that_is_wrong_is_said_at_once() {
         config.as_object_mut().unwrap().remove("eos_token_id");
         tensors.clear();
     });
-    let output = project.mt(&["import", "opus", "--out", "model"]);
-    let says = [
-        "`normalize_before` is true",
-        "`encoder_attention_heads` is 2 and `decoder_attention_heads` 4",
-        "`activation_function` is \"gelu_new\", not one of relu, gelu, swish",
-        "does not know `layer_scale`, which is 0.5",
-        "`encoder_layerdrop` is 0.2",
-        "`bad_words_ids` has [1,2]",
-        "`eos_token_id` is missing",
-        "config.json",
-    ];
-    fails(&output, 1, &says);
-    assert!(!project.path("model").exists());
     marian::write(&project.path("other"), |_, tensors| {
         let moved = tensors.remove("model.decoder.layers.0.fc1.weight").unwrap();
         tensors.insert("model.decoder.layers.0.fc3.weight".into(), moved);
@@ -320,33 +303,25 @@ fn all_that_is_wrong_is_said_at_once() {
         tensors.get_mut("final_logits_bias").unwrap().1.resize(50, 0.0);
         tensors.insert("model.encoder.embed_positions.weight".into(), (vec![64, 16], vec![0.5; 64 * 16]));
     });
-    let says = [
-        "missing: `model.decoder.layers.0.fc1.weight` [32, 16]",
-        "superfluous: `model.decoder.layers.0.fc3.weight` [32, 16]",
-        "`lm_head.weight` differs from `model.shared.weight`",
-        "`final_logits_bias` is [2, 25]",
-        "other positions than sines and cosines",
-    ];
-    fails(&project.mt(&["import", "other", "--out", "model"]), 1, &says);
+    let mut transcript = Transcript::new(&project);
+    transcript.run("import opus --out model");
+    transcript.run("import other --out model");
     std::fs::rename(project.path("other/model.safetensors"), project.path("other/pytorch_model.bin")).unwrap();
     std::fs::remove_file(project.path("other/vocab.json")).unwrap();
-    fails(
-        &project.mt(&["import", "other", "--out", "model"]),
-        1,
-        &["pickle", "save_pretrained", "vocab.json is missing"],
-    );
-    fails(&project.mt(&["import", "nowhere", "--out", "model"]), 1, &["no such directory"]);
+    transcript.run("import other --out model");
     marian::write(&project.path("good"), |_, _| ());
-    fails(&project.mt(&["import", "good", "--out", "opus"]), 2, &["the output directory already exists"]);
+    transcript.run("import good --out opus");
     // A folder of another kind of model has other files, which are not what is wrong.
     std::fs::create_dir(project.path("m2m")).unwrap();
     project.write("m2m/config.json", r#"{ "model_type": "m2m_100", "d_model": 1024 }"#);
     project.write("m2m/model.safetensors", "");
-    let output = project.mt(&["import", "m2m", "--out", "model"]);
-    fails(&output, 1, &["`model_type` is \"m2m_100\", not \"marian\"", "m2m/config.json"]);
-    assert!(!stderr(&output).contains("source.spm"), "{}", stderr(&output));
+    transcript.run("import m2m --out model");
+    std::fs::create_dir(project.path("empty")).unwrap();
+    transcript.run("import empty --out model");
     project.write("good/source.spm", "not a model");
-    fails(&project.mt(&["import", "good", "--out", "model"]), 1, &["source.spm", "not a SentencePiece model"]);
+    transcript.run("import good --out model");
+    assert_transcript!(transcript);
+    assert!(!project.path("model").exists());
 }
 
 /// A configuration that fine-tunes the imported model on the project's corpus.
@@ -388,23 +363,22 @@ fn a_byte_order_mark_before_json_is_passed_over() {
 #[test]
 fn weights_in_a_form_that_is_not_read_are_named() {
     let project = Project::new();
-    for (name, says) in [
-        (
-            "model.safetensors.index.json",
-            &["model.safetensors.index.json: the weights are in several files", "max_shard_size"][..],
-        ),
-        ("pytorch_model.bin.index.json", &["the weights are in several pickles", "never read here", "max_shard_size"]),
-        ("tf_model.h5", &["the weights are TensorFlow's", "from_tf=True"]),
-        ("flax_model.msgpack", &["the weights are Flax's", "from_flax=True"]),
-        ("pytorch_model.bin", &["the weights are a pickle (pytorch_model.bin)", "save_pretrained"]),
+    let folder = project.path("opus");
+    marian::write(&folder, |_, _| ());
+    std::fs::rename(folder.join("model.safetensors"), folder.join("model-00001-of-00002.safetensors")).unwrap();
+    let mut transcript = Transcript::new(&project);
+    for name in [
+        "model.safetensors.index.json",
+        "pytorch_model.bin.index.json",
+        "tf_model.h5",
+        "flax_model.msgpack",
+        "pytorch_model.bin",
     ] {
-        let folder = project.path(&format!("opus-{name}"));
-        marian::write(&folder, |_, _| ());
-        std::fs::rename(folder.join("model.safetensors"), folder.join("model-00001-of-00002.safetensors")).unwrap();
         std::fs::write(folder.join(name), "{}").unwrap();
-        let output = project.mt(&["import", folder.to_str().unwrap(), "--out", "model"]);
-        fails(&output, 1, &[says, &[folder.to_str().unwrap()]].concat());
+        transcript.run("import opus --out model");
+        std::fs::remove_file(folder.join(name)).unwrap();
     }
+    assert_transcript!(transcript);
 }
 
 #[test]
@@ -444,29 +418,23 @@ fn fine_tuning_begins_with_the_weights() {
 fn what_does_not_fit_is_refused_before_any_work() {
     let project = imported();
     project.write("tune.toml", FINE_TUNING);
-    let train = |more: &[&str]| project.mt(&[&["train", "--config", "tune.toml", "-q"][..], more].concat());
-    let other = train(&["--set", "model.d_ff=64", "--set", "model.tie=none"]);
-    fails(&other, 2, &["`model.d_ff` is 64, but 32 in the model that training begins with", "`model.tie`"]);
-    let preset = train(&["--set", "model.preset=transformer-base"]);
-    let says = [
-        "`model.preset` = \"transformer-base\" has another shape than the model that training begins with",
-        "`model.d_ff` is 32 there and 2048 here",
-        "leave `model.preset` out",
-    ];
-    fails(&preset, 2, &says);
-    // It is not the other model's file that has to be changed.
-    assert!(!stderr(&preset).contains("config.toml"), "{}", stderr(&preset));
     project.write("other.spm", marian::sentencepiece(&marian::WORDS[..4]));
-    let other = train(&["--set", "tokenizer.path=other.spm"]);
-    fails(&other, 2, &["the source vocabulary of `tokenizer.path` is not that of `train.init`", "pieces, and 49"]);
-    fails(&train(&["--set", "tokenizer.dropout=0.1"]), 2, &["no BPE-dropout"]);
-    let idle =
-        ["`tokenizer.lowercase` is true, but the vocabulary comes from `train.init`", "`tokenizer.vocab_size` is 4000"];
-    fails(&train(&["--set", "tokenizer.lowercase=true", "--set", "tokenizer.vocab_size=4000"]), 2, &idle);
-    fails(&train(&["--set", "train.init=nowhere"]), 1, &["`train.init`", "nowhere"]);
+    let mut transcript = Transcript::new(&project);
+    for keys in [
+        &["model.d_ff=64", "model.tie=none"][..],
+        // It is not the other model's file that has to be changed.
+        &["model.preset=transformer-base"],
+        &["tokenizer.path=other.spm"],
+        &["tokenizer.dropout=0.1"],
+        &["tokenizer.lowercase=true", "tokenizer.vocab_size=4000"],
+        &["train.init=nowhere"],
+        &["train.init='hf:a/b'"],
+        &["train.init=opus"],
+    ] {
+        transcript.mt(&[&["train", "--config", "tune.toml", "-q"], &sets(keys)[..]].concat());
+    }
+    assert_transcript!(transcript);
     assert!(!project.path("runs/tune/config.toml").exists());
-    fails(&train(&["--set", "train.init='hf:a/b'"]), 1, &["`train.init`", "mt import hf:ORG/NAME --out DIR"]);
-    fails(&train(&["--set", "train.init=opus"]), 1, &["`train.init`", "mt import DIR --out MODEL_DIR"]);
 }
 
 #[test]
@@ -478,11 +446,13 @@ fn a_model_is_not_replaced_by_a_run() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         std::fs::copy(project.path("model").join(&name), project.path("copy").join(&name)).unwrap();
     }
+    let mut transcript = Transcript::new(&project);
     for flag in ["--overwrite", "--resume"] {
-        let train = |run| project.mt(&["train", "--config", "tune.toml", "-q", "--run-dir", run, flag]);
-        fails(&train("model"), 2, &["the model that training begins with (`train.init`)"]);
-        fails(&train("copy"), 2, &["holds a model, but not the run that made it"]);
+        for run in ["model", "copy"] {
+            transcript.run(&format!("train --config tune.toml -q --run-dir {run} {flag}"));
+        }
     }
+    assert_transcript!(transcript);
     succeeds(&project.mt(&["translate", "-q", "--model", "model", "--max-length", "4", ">>deu<< the cat"]));
     succeeds(&project.mt(&["translate", "-q", "--model", "copy", "--max-length", "4", ">>deu<< the cat"]));
 }
@@ -490,63 +460,48 @@ fn a_model_is_not_replaced_by_a_run() {
 #[test]
 fn what_is_wrong_is_said_once_and_where() {
     let project = Project::new();
-    let import = |change: &dyn Fn(&mut Value)| {
+    let mut transcript = Transcript::new(&project);
+    let huge = 1_000_000_000_000_u64;
+    for (keys, value) in [
+        (&["num_beams"][..], json!("x")),
+        (&["num_beams"], json!("x".repeat(5000))),
+        (&["encoder_layers"], json!(huge)),
+        (&["encoder_layers"], json!(5000)),
+        (&["bad_words_ids"], json!([[999]])),
+        (&["bad_words_ids"], json!(5)),
+        (&["bad_words_ids"], json!([1, 2])),
+        (&["length_penalty"], json!(1e300)),
+        (&["encoder_ffn_dim"], json!(1 << 20)),
+        (&["encoder_ffn_dim", "decoder_ffn_dim"], json!(1 << 20)),
+    ] {
         let _ = std::fs::remove_dir_all(project.path("opus"));
-        marian::write(&project.path("opus"), |config, _| change(config));
-        project.mt(&["import", "opus", "--out", "model"])
-    };
-    let errors = |output: &std::process::Output| stderr(output).matches("error: ").count();
-    let output = import(&|config| config["num_beams"] = "x".into());
-    fails(&output, 1, &["`num_beams` is \"x\""]);
-    assert_eq!(errors(&output), 1, "{}", stderr(&output));
-    let output = import(&|config| config["encoder_layers"] = 1_000_000_000_000_u64.into());
-    fails(&output, 1, &["`encoder_layers` is 1000000000000"]);
-    assert_eq!(errors(&output), 1, "{}", stderr(&output));
-    fails(&import(&|config| config["bad_words_ids"] = json!([[999]])), 1, &["`bad_words_ids` has the id 999"]);
-    fails(&import(&|config| config["bad_words_ids"] = 5.into()), 1, &["`bad_words_ids` is 5, which is not a list"]);
-    let output = import(&|config| config["bad_words_ids"] = json!([1, 2]));
-    fails(&output, 1, &["`bad_words_ids` has ids where it should have lists of them: `[[7], [8]]`"]);
-    assert_eq!(errors(&output), 1, "{}", stderr(&output));
-    fails(&import(&|config| config["num_beams"] = "x".repeat(5000).into()), 1, &["xxx…, which is not"]);
-    fails(&import(&|config| config["encoder_layers"] = 5000.into()), 1, &["5000 layers", "model.safetensors"]);
-
-    fails(&import(&|config| config["length_penalty"] = 1e300.into()), 1, &["settings", "`decode.length_penalty`"]);
-    let output = import(&|config| config["encoder_ffn_dim"] = (1 << 20).into());
-    fails(&output, 1, &["`encoder_ffn_dim` is 1048576 and `decoder_ffn_dim` 32"]);
-    let output =
-        import(&|config| ["encoder_ffn_dim", "decoder_ffn_dim"].iter().for_each(|key| config[*key] = (1 << 20).into()));
-    fails(&output, 1, &["parameters do not fit in a file of"]);
+        marian::write(&project.path("opus"), |config, _| keys.iter().for_each(|key| config[*key] = value.clone()));
+        transcript.note(&format!("{keys:?}: {}", value.to_string().chars().take(60).collect::<String>()));
+        transcript.run("import opus --out model");
+    }
     // The vocabulary belongs to another model, or has an id twice.
-    let vocabulary = |change: &dyn Fn(&str) -> String| {
-        marian::write(&project.path("opus"), |_, _| ());
-        let text = String::from_utf8(file(&project, "opus", "vocab.json")).unwrap();
-        project.write("opus/vocab.json", change(&text));
-        project.mt(&["import", "opus", "--out", "model"])
-    };
-    let renamed = vocabulary(&|text| {
-        let pieces: serde_json::Map<String, Value> = serde_json::from_str(text).unwrap();
-        let new = |(piece, id): (String, Value)| (if piece.starts_with('<') { piece } else { format!("q{id}") }, id);
-        Value::Object(pieces.into_iter().map(new).collect()).to_string()
-    });
-    fails(&renamed, 1, &["source.spm", "the vocabulary lacks 44 of its 44 pieces"]);
-    fails(&vocabulary(&|text| text.replace("\"▁a\":7", "\"▁a\":6")), 1, &["vocab.json", "the id 6, which another has"]);
+    marian::write(&project.path("opus"), |_, _| ());
+    let vocabulary = String::from_utf8(file(&project, "opus", "vocab.json")).unwrap();
+    let pieces: serde_json::Map<String, Value> = serde_json::from_str(&vocabulary).unwrap();
+    let new = |(piece, id): (String, Value)| (if piece.starts_with('<') { piece } else { format!("q{id}") }, id);
+    let renamed = Value::Object(pieces.into_iter().map(new).collect()).to_string();
+    for text in [renamed, vocabulary.replace("\"▁a\":7", "\"▁a\":6")] {
+        project.write("opus/vocab.json", text);
+        transcript.run("import opus --out model");
+    }
     marian::write(&project.path("opus"), |_, tensors| {
         tensors.get_mut("model.encoder.layers.0.fc1.weight").unwrap().1[3] = f32::NAN;
     });
-    let output = project.mt(&["import", "opus", "--out", "model"]);
-    fails(&output, 1, &["`model.encoder.layers.0.fc1.weight` has 1 values that are NaN", "opus/model.safetensors"]);
+    transcript.run("import opus --out model");
     // The target's own vocabulary counts if tokenizer_config.json says so, as in transformers.
     marian::write(&project.path("opus"), |_, _| ());
     project.write("opus/tokenizer_config.json", "{\"separate_vocabs\": true}");
-    let output = project.mt(&["import", "opus", "--out", "model"]);
-    fails(&output, 1, &["the target has its own vocabulary, but target_vocab.json is missing"]);
+    transcript.run("import opus --out model");
+    assert!(!project.path("model").exists());
     project.write("opus/tokenizer_config.json", "{\"separate_vocabs\": false}");
     project.write("opus/target_vocab.json", "{\"not\": 0}");
-    succeeds(&project.mt(&["import", "opus", "--out", "leftover"]));
-    std::fs::create_dir(project.path("empty")).unwrap();
-    let output = project.mt(&["import", "empty", "--out", "model"]);
-    fails(&output, 1, &["neither model.safetensors and config.json (transformers) nor a .npz (Marian)"]);
-    assert!(!project.path("model").exists());
+    transcript.run("import opus --out leftover");
+    assert_transcript!(transcript);
 }
 
 /// A folder as the files of a repository.

@@ -4,6 +4,7 @@ mod common;
 
 use common::npz;
 use common::project::{Project, fails, stderr, stdout, succeeds};
+use common::transcript::{Transcript, assert_transcript};
 use serde_json::Value;
 
 fn translate(project: &Project, model: &str, line: &str) -> String {
@@ -125,14 +126,12 @@ fn a_vocabulary_in_plain_lines() {
     let mut broken = npz::pieces();
     broken[3] = String::new();
     project.write("plain/opus.vocab.txt", lines(&broken));
-    fails(&project.mt(&["import", "plain", "--out", "model"]), 1, &["plain/opus.vocab.txt:4", "an empty line"]);
+    let mut transcript = Transcript::new(&project);
+    transcript.run("import plain --out model");
     broken[3] = "▁the\t-3.2".into();
     project.write("plain/opus.vocab.txt", lines(&broken));
-    fails(
-        &project.mt(&["import", "plain", "--out", "model"]),
-        1,
-        &["plain/opus.vocab.txt:4", "name the SentencePiece model"],
-    );
+    transcript.run("import plain --out model");
+    assert_transcript!(transcript);
 }
 
 #[test]
@@ -148,28 +147,15 @@ fn all_that_is_wrong_is_said_at_once() {
             .replace("tied-layers:\n  []", "tied-layers:\n  - 1")
             .replace("ulr: false", "transformer-new: 3");
     });
-    let says = [
-        "`right-left` is true",
-        "`transformer-decoder-autoreg` is rnn",
-        "`transformer-ffn-activation` is gelu",
-        "`transformer-postprocess-top` \"a\"",
-        "`enc-depth` is x",
-        "no models with `transformer-tied-layers`, which is [1]",
-        "no models with `transformer-new`, which is 3",
-        "model.npz",
-    ];
-    fails(&project.mt(&["import", "options", "--out", "model"]), 1, &says);
     npz::write(&project.path("arrays"), |_, arrays| {
         let moved = arrays.remove("decoder_l1_context_Wq").unwrap();
         arrays.insert("decoder_l1_context_Wx".into(), moved);
         arrays.get_mut("encoder_l1_ffn_W1").unwrap().0 = vec![32, 16];
     });
-    let says = [
-        "missing: `decoder_l1_context_Wq`",
-        "superfluous: `decoder_l1_context_Wx`",
-        "`encoder_l1_ffn_W1` is [32, 16], the model has [16, 32]",
-    ];
-    fails(&project.mt(&["import", "arrays", "--out", "model"]), 1, &says);
+    let mut transcript = Transcript::new(&project);
+    transcript.run("import options --out model");
+    transcript.run("import arrays --out model");
+    assert_transcript!(transcript);
     assert!(!project.path("model").exists());
 }
 
@@ -183,73 +169,58 @@ fn files_that_do_not_go_together_are_named() {
         project.mt(&["import", "opus", "--out", "model"])
     };
     let decoder = |text: &str| project.write("opus/decoder.yml", text);
-    let output = fresh(&|| decoder("models: [a.npz, b.npz]\nvocabs: [x, y]\n"));
-    fails(&output, 1, &["names 2 models", "decoder.yml"]);
-    let output = fresh(&|| decoder("models: [model.npz]\nvocabs: [x.yml, opus.vocab.yml]\n"));
-    fails(&output, 1, &["names x.yml, which is neither there nor beside it"]);
-    let output = fresh(&|| decoder("models: [model.npz]\nvocabs: [opus.vocab.yml]\n"));
-    fails(&output, 1, &["1 vocabularies"]);
-    let output = fresh(&|| {
-        decoder("models: [model.npz]\nvocabs: [opus.vocab.yml, opus.vocab.yml]\nword-penalty: 0.5\nbeam-size: many\n");
-    });
-    fails(&output, 1, &["`word-penalty` is 0.5", "`beam-size` is many"]);
-    let output = fresh(&|| decoder("models: [model.npz]\nvocabs: *all\n"));
-    fails(&output, 1, &["decoder.yml", "line 2"]);
-    let output = fresh(&|| {
-        std::fs::remove_file(project.path("opus/decoder.yml")).unwrap();
-        project.write("opus/other.vocab.yml", "</s>: 0\n");
-    });
-    fails(&output, 1, &["no decoder.yml names them", "several (opus.vocab.yml, other.vocab.yml)"]);
-    // As that error advises.
-    project.write("opus/decoder.yml", "vocabs: [opus.vocab.yml, opus.vocab.yml]\n");
-    succeeds(&project.mt(&["import", "opus", "--out", "advised"]));
-    let output = fresh(&|| std::fs::remove_file(project.path("opus/target.spm")).unwrap());
-    fails(&output, 1, &["it is missing, though", "source.spm is there", "target.spm"]);
-    let output = fresh(&|| compress(&project.path("opus/model.npz")));
-    fails(&output, 1, &["numpy.savez_compressed", "model.npz"]);
-    let both = "models: [model.npz]\nvocabs: [opus.vocab.yml, opus.vocab.yml]\nallow-unk: ";
-    for (text, unknown) in [("yes", true), ("1", true), ("True", true), ("false", false), ("0", false)] {
-        let _ = std::fs::remove_dir_all(project.path("unknown"));
-        let _ = fresh(&|| {
-            decoder(&format!("{both}{text}\n"));
-            for side in ["source", "target"] {
-                std::fs::remove_file(project.path(&format!("opus/{side}.spm"))).unwrap();
-            }
-        });
-        let output = project.mt(&["import", "opus", "--out", "unknown"]);
-        assert_eq!(stderr(&output).contains("`allow-unk` is true"), unknown, "{text}: {}", stderr(&output));
-    }
-    let _ = std::fs::remove_dir_all(project.path("model"));
+    let both = "models: [model.npz]\nvocabs: [opus.vocab.yml, opus.vocab.yml]\n";
     let beside = |name: &str| {
         std::fs::remove_file(project.path("opus/decoder.yml")).unwrap();
         std::fs::copy(project.path("opus/model.npz"), project.path("opus").join(name)).unwrap();
     };
-    let output = fresh(&|| beside("other.npz"));
-    fails(&output, 1, &["2 models: model.npz, other.npz", "name one of them"]);
-    // What one training has saved.
-    let output = fresh(&|| beside("model.iter9.npz"));
-    succeeds(&output);
-    assert!(stderr(&output).contains("note: taken was opus/model.npz, the last model of its"), "{}", stderr(&output));
-    std::fs::remove_dir_all(project.path("model")).unwrap();
-    let output = fresh(&|| project.write("opus/opus.vocab.yml", "</s>: 0\n<unk>: 1\n"));
-    fails(&output, 1, &["2 pieces", "opus.vocab.yml"]);
-    let output = fresh(&|| project.write("opus/opus.vocab.yml", "</s>: zero\n"));
-    fails(&output, 1, &["\"</s>\" has no id"]);
-    let output = fresh(&|| project.write("opus/model.npz", "PK"));
-    fails(&output, 1, &["not a .npz", "fetch it again"]);
-    let output = fresh(&|| npz::write(&project.path("opus"), |options, _| options.clear()));
-    fails(&output, 1, &["special:model.yml", "model.npz"]);
-    let output = fresh(&|| npz::write(&project.path("opus"), |options, _| *options = "- list\n".into()));
-    fails(&output, 1, &["special:model.yml", "a table of keys and values"]);
-    fails(&project.mt(&["import", "opus/decoder.yml", "--out", "model"]), 1, &["neither a folder nor a .npz"]);
-    assert!(!project.path("model").exists());
+    let remove = |name: &str| std::fs::remove_file(project.path("opus").join(name)).unwrap();
+    let mut transcript = Transcript::new(&project);
+    let mut wrong = |what: &str, change: &dyn Fn()| {
+        transcript.note(what);
+        transcript.record("mt import opus --out model", &fresh(change));
+    };
+    wrong("two models", &|| decoder("models: [a.npz, b.npz]\nvocabs: [x, y]\n"));
+    wrong("no such vocabulary", &|| decoder("models: [model.npz]\nvocabs: [x.yml, opus.vocab.yml]\n"));
+    wrong("one vocabulary", &|| decoder("models: [model.npz]\nvocabs: [opus.vocab.yml]\n"));
+    wrong("keys of the search", &|| decoder(&format!("{both}word-penalty: 0.5\nbeam-size: many\n")));
+    wrong("no YAML", &|| decoder("models: [model.npz]\nvocabs: *all\n"));
+    wrong("no decoder.yml, and two vocabularies", &|| {
+        remove("decoder.yml");
+        project.write("opus/other.vocab.yml", "</s>: 0\n");
+    });
+    wrong("no target.spm", &|| remove("target.spm"));
+    wrong("a compressed archive", &|| compress(&project.path("opus/model.npz")));
+    wrong("no decoder.yml, and two models", &|| beside("other.npz"));
+    wrong("too short a vocabulary", &|| project.write("opus/opus.vocab.yml", "</s>: 0\n<unk>: 1\n"));
+    wrong("no id", &|| project.write("opus/opus.vocab.yml", "</s>: zero\n"));
+    wrong("no archive", &|| project.write("opus/model.npz", "PK"));
+    wrong("no options", &|| npz::write(&project.path("opus"), |options, _| options.clear()));
+    wrong("options of another form", &|| npz::write(&project.path("opus"), |options, _| *options = "- list\n".into()));
     // The archive's checksum reveals a flipped bit in a weight.
+    wrong("a flipped bit", &|| {
+        let mut bytes = std::fs::read(project.path("opus/model.npz")).unwrap();
+        bytes[1000] ^= 1;
+        std::fs::write(project.path("opus/model.npz"), bytes).unwrap();
+    });
+    assert!(!project.path("model").exists());
+    // What one training has saved.
+    wrong("an older model of the same training", &|| beside("model.iter9.npz"));
     let _ = fresh(&|| ());
-    std::fs::remove_dir_all(project.path("model")).unwrap();
-    let mut bytes = std::fs::read(project.path("opus/model.npz")).unwrap();
-    bytes[1000] ^= 1;
-    std::fs::write(project.path("opus/model.npz"), bytes).unwrap();
-    fails(&project.mt(&["import", "opus", "--out", "model"]), 1, &["Wemb.npy` is damaged", "fetch the file again"]);
+    transcript.run("import opus/decoder.yml --out other");
+    assert_transcript!(transcript);
+    // As the error for two vocabularies advises.
+    let _ = fresh(&|| decoder("vocabs: [opus.vocab.yml, opus.vocab.yml]\n"));
+    succeeds(&project.mt(&["import", "opus", "--out", "advised"]));
+    for (text, unknown) in [("yes", true), ("1", true), ("True", true), ("false", false), ("0", false)] {
+        let _ = std::fs::remove_dir_all(project.path("unknown"));
+        let _ = fresh(&|| {
+            decoder(&format!("{both}allow-unk: {text}\n"));
+            ["source.spm", "target.spm"].into_iter().for_each(remove);
+        });
+        let output = project.mt(&["import", "opus", "--out", "unknown"]);
+        assert_eq!(stderr(&output).contains("`allow-unk` is true"), unknown, "{text}: {}", stderr(&output));
+    }
     // Truncated anywhere, the file is refused without a crash.
     let _ = fresh(&|| ());
     let whole = std::fs::read(project.path("opus/model.npz")).unwrap();

@@ -5,6 +5,7 @@ mod common;
 use std::process::{Child, Stdio};
 
 use common::project::{Project, fails, file, stderr, stdout, succeeds};
+use common::transcript::{Transcript, assert_transcript};
 use serde_json::Value;
 
 /// The data in a page.
@@ -213,19 +214,22 @@ fn runs_are_compared_on_one_page() {
         assert!(svg.contains(words), "{words}");
     }
     project.write("y/log.jsonl", "");
-    fails(
-        &project.mt(&["report", "y", "--output", "none.svg"]),
-        1,
-        &["the logs have nothing to draw yet", "log_every"],
-    );
-    assert!(!project.path("none.svg").exists());
-
-    fails(&project.mt(&["report", "nothing"]), 1, &["nothing/log.jsonl", "name a run directory"]);
     std::fs::remove_file(project.path("z/log.jsonl")).unwrap();
-    fails(&project.mt(&["report", "z"]), 1, &["this has no log.jsonl", "--> z", "training writes it"]);
-    for name in ["y/log.jsonl", "y/model.safetensors", "b.json"] {
-        fails(&project.mt(&["report", "y", "--output", name]), 2, &[name, "not that of a page or a picture"]);
+    let mut transcript = Transcript::new(&project);
+    for args in [
+        "y --output none.svg",
+        "y --output y/log.jsonl",
+        "y --output y/model.safetensors",
+        "y --output b.json",
+        "y --output - --json",
+        "y --output no/such/page.html",
+        "nothing",
+        "z",
+    ] {
+        transcript.run(&format!("report {args}"));
     }
+    assert_transcript!(transcript);
+    assert!(!project.path("none.svg").exists());
     let page = project.mt(&["report", "y", "--output", "-"]);
     assert!(stdout(&page).starts_with("<!doctype html>") && stdout(&page).ends_with("</html>\n"));
     let json =
@@ -235,10 +239,6 @@ fn runs_are_compared_on_one_page() {
         (&one["report"], &one["runs"][0]["name"], &one["compared"]),
         (&"y/report.html".into(), &"y".into(), &Value::Null)
     );
-    let both = project.mt(&["report", "y", "--output", "-", "--json"]);
-    fails(&both, 2, &["--json and --output -", "stdout gets the page"]);
-    let nowhere = project.mt(&["report", "y", "--output", "no/such/page.html"]);
-    fails(&nowhere, 1, &["no/such/page.html", "make its directory first"]);
 }
 
 /// In a run's directory, its own page is written again as training wrote it, but not replaced by one of several runs.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use common::project::{
     CONFIG, Project, Running, fails, file, floats, send, sets, stderr, stdout, succeeds, wait_for_log,
 };
+use common::transcript::{Transcript, assert_transcript};
 use safetensors::SafeTensors;
 
 #[test]
@@ -83,20 +84,16 @@ fn resumed_training_equals_uninterrupted_training() {
 fn a_refused_change_is_shown_where_it_is_stated() {
     let project = Project::new();
     succeeds(&project.train(&["--set", "train.max_updates=2"]));
-    let resume = |more: &[&str]| project.train(&[&["--resume", "--set", "train.max_updates=4"], more].concat());
-    fails(&resume(&["--set", "model.dropout=0.2"]), 2, &["--> --set model.dropout=0.2\n"]);
-    fails(&resume(&["--seed", "7"]), 2, &["`train.seed` was 1", "--> --set train.seed=7\n"]);
+    let mut transcript = Transcript::new(&project);
+    let resume = ["--resume", "--set", "train.max_updates=4"];
+    for more in [&["--set", "model.dropout=0.2"][..], &["--seed", "7"], &["--set", "train.init=nowhere", "--force"]] {
+        transcript.train(&[&resume, more].concat());
+    }
     project.write("small.toml", CONFIG.replace("heads = 2\n", "heads = 4\n").replace("batch_tokens = 200\n", ""));
-    let refused = resume(&["--set", "model.preset=transformer-small"]);
     // What no one states comes from a preset, or could be stated in its section.
-    let says = [
-        "`model.heads` was 2 up to update 2 and is 4 now\n  --> small.toml:12:1\n",
-        "`train.batch_tokens` was 200 up to update 2 and is 4096 now\n  --> small.toml:16:2\n",
-    ];
-    fails(&refused, 2, &says);
-    assert!(!stderr(&refused).contains("runs/small/config.toml"), "{}", stderr(&refused));
-    let check = stdout(&project.mt(&["check", "--config", "small.toml"]));
-    assert!(check.contains("--> small.toml:12:1"), "{check}");
+    transcript.train(&[&resume[..], &["--set", "model.preset=transformer-small"]].concat());
+    transcript.with_keys("check", &[]);
+    assert_transcript!(transcript);
 }
 
 #[test]
@@ -110,14 +107,17 @@ fn text_may_move_but_not_change_before_a_resume() {
     }
     let resume = ["--resume", "--set", "data.root=moved", "--set", "train.max_updates=6"];
     succeeds(&project.train(&resume));
-    for (name, what) in [("train.de", "training"), ("valid.en", "validation")] {
+    let mut transcript = Transcript::new(&project);
+    for name in ["train.de", "valid.en"] {
         let text = std::fs::read_to_string(moved.join(name)).unwrap();
         let mut lines: Vec<&str> = text.lines().collect();
         lines.swap(0, 1);
         std::fs::write(moved.join(name), lines.join("\n") + "\n").unwrap();
-        fails(&project.train(&resume), 2, &[what, "since the run began", "--run-dir"]);
+        transcript.note(&format!("two lines of {name} have changed places"));
+        transcript.train(&resume);
         std::fs::write(moved.join(name), text).unwrap();
     }
+    assert_transcript!(transcript);
     succeeds(&project.train(&resume));
     // With the run's own configuration too, which has absolute paths.
     std::fs::rename(moved, project.path("again")).unwrap();
@@ -658,14 +658,13 @@ fn a_shape_edited_in_the_configuration_is_named() {
     succeeds(&project.train(&["--set", "train.max_updates=4"]));
     let edited = String::from_utf8(file(&project, "runs/small", "config.toml")).unwrap();
     project.write("runs/small/config.toml", edited.replace("\nd_ff = 64", "\nd_ff = 48"));
-    let resume = ["train", "--config", "runs/small/config.toml", "--resume", "--set", "train.max_updates=6"];
-    for more in [&[][..], &["--force"]] {
-        let output = project.mt(&[&resume[..], more].concat());
-        fails(&output, 2, &["`model.d_ff` was 64 up to update 4 and is 48 now", "restore the value"]);
-        assert!(!stderr(&output).contains("--force"), "{}", stderr(&output));
-    }
+    let resume = "train --config runs/small/config.toml -q --resume --set train.max_updates=6";
+    let mut transcript = Transcript::new(&project);
+    transcript.run(resume);
+    transcript.run(&format!("{resume} --force"));
     project.write("runs/small/config.toml", edited);
-    succeeds(&project.mt(&resume));
+    transcript.run(resume);
+    assert_transcript!(transcript);
 }
 
 /// Without an update there is nothing to save, and reading may take long.
@@ -1441,24 +1440,23 @@ fn models_are_averaged_by_their_weights() {
     };
     learned("short", "model.max_length=128");
     learned("long", "model.max_length=256");
-    let says = ["`model.max_length` is 256 instead of 128", "--> long"];
-    fails(&average(&["short", "long", "--out", "no"]), 1, &says);
     // A checkpoint is a model, too.
     let checkpoint = "runs/small/checkpoints/step-00000004";
     succeeds(&average(&[checkpoint, "tuned", "--out", "other"]));
-    for (args, code, says) in [
-        (&["runs/small", "tuned", "--weights", "1", "--out", "no"][..], 2, "--weights has 1 number for 2 models"),
-        (&["runs/small", "tuned", "--weights", "1,-1", "--out", "no"], 2, "--weights are positive numbers"),
-        (&["runs/small", "tuned", "--last", "2", "--out", "no"], 2, "of one run, but several are named"),
-        (&["runs/small", "--out", "no"], 2, "--last N, --best N or --checkpoints"),
-        (&["runs/small", "nowhere", "--out", "no"], 1, "there is no such directory"),
-    ] {
-        fails(&average(args), code, &[says]);
-        assert!(!project.path("no").exists());
-    }
     succeeds(&project.mt(&["quantize", "tuned", "--out", "int8", "-q"]));
-    fails(&average(&["runs/small", "int8", "--out", "no"]), 1, &["its weights are 8-bit integers", "--> int8"]);
     succeeds(&project.train(&[&["--run-dir", "wide"], &sets(&["model.d_ff=128", "train.max_updates=1"])[..]].concat()));
-    let says = ["this is another model than runs/small: `model.d_ff` is 128 instead of 64", "--> wide"];
-    fails(&average(&["runs/small", "wide", "--out", "no"]), 1, &says);
+    let mut transcript = Transcript::new(&project);
+    for args in [
+        "runs/small tuned --weights 1",
+        "runs/small tuned --weights 1,-1",
+        "runs/small tuned --last 2",
+        "runs/small nowhere",
+        "runs/small int8",
+        "runs/small wide",
+        "short long",
+    ] {
+        transcript.run(&format!("average {args} --out no"));
+    }
+    assert_transcript!(transcript);
+    assert!(!project.path("no").exists());
 }

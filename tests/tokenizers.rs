@@ -3,17 +3,22 @@
 mod common;
 
 use common::marian::{WORDS, sentencepiece};
-use common::project::{CONFIG, Project, fails, file, stderr, stdout, succeeds};
+use common::project::{CONFIG, Project, fails, file, sets, stderr, stdout, succeeds};
+use common::transcript::{Transcript, assert_transcript};
 use serde_json::Value;
 
 /// A project whose configuration has this `[tokenizer]`.
 fn project(tokenizer: &str) -> Project {
     let project = Project::new();
+    project.write("spm.model", sentencepiece(&WORDS));
+    configure(&project, tokenizer);
+    project
+}
+
+fn configure(project: &Project, tokenizer: &str) {
     let learnt = "[tokenizer]\nvocab_size = 320\ndropout = 0.1\n";
     assert!(CONFIG.contains(learnt));
     project.write("small.toml", CONFIG.replace(learnt, &format!("[tokenizer]\n{tokenizer}\n")));
-    project.write("spm.model", sentencepiece(&WORDS));
-    project
 }
 
 #[test]
@@ -98,36 +103,45 @@ fn each_side_can_have_its_own() {
 /// The file that is extended lies below, though it is read later.
 #[test]
 fn a_file_may_be_named_above_a_configuration_that_learns() {
-    for (below, above, is_accepted) in
-        [("vocab_size = 500", "path = \"spm.model\"", true), ("path = \"spm.model\"", "vocab_size = 500", false)]
-    {
-        let project = project(below);
-        project.write("top.toml", format!("extends = \"small.toml\"\n[tokenizer]\n{above}\n"));
-        let output = project.mt(&["train", "--config", "top.toml", "--dry-run"]);
-        match is_accepted {
-            true => succeeds(&output),
-            false => fails(&output, 2, &["top.toml:3", "`tokenizer.vocab_size` is about learning"]),
-        }
-    }
+    let project = project("vocab_size = 500");
+    project.write("top.toml", "extends = \"small.toml\"\n[tokenizer]\npath = \"spm.model\"\n");
+    succeeds(&project.mt(&["train", "--config", "top.toml", "--dry-run"]));
+    configure(&project, "path = \"spm.model\"");
+    project.write("top.toml", "extends = \"small.toml\"\n[tokenizer]\nvocab_size = 500\n");
+    let mut transcript = Transcript::new(&project);
+    transcript.run("train --config top.toml --dry-run");
+    assert_transcript!(transcript);
 }
 
 #[test]
 fn what_a_file_cannot_do_is_refused() {
-    let output = project("path = \"spm.model\"\nvocab_size = 500\nlowercase = true").train(&[]);
-    fails(&output, 2, &["small.toml:8", "`tokenizer.vocab_size` is about learning", "`tokenizer.lowercase`"]);
-    let output = project("path = \"spm.model\"").train(&[
-        "--set",
-        "tokenizer.lowercase=true",
-        "--set",
-        "tokenizer.tags=['<a>']",
-    ]);
-    fails(&output, 2, &["--set tokenizer.lowercase", "`tokenizer.lowercase` is about learning", "`tokenizer.tags`"]);
-    fails(&project("target_path = \"spm.model\"").train(&[]), 2, &["`tokenizer.path` is missing"]);
-    let output = project("path = \"spm.model\"\ndropout = 0.1").train(&[]);
-    fails(&output, 2, &["spm.model", "`tokenizer.dropout` = 0.1", "no BPE-dropout"]);
-    let tied = project("path = \"none.model\"\ntarget_path = \"none.model\"");
-    let says = ["`tokenizer.target_path` gives the target its own", "leave `target_path` out"];
-    fails(&tied.train(&["--set", "model.tie=all"]), 2, &says);
+    let project = project("");
+    project.write("empty.model", "");
+    project.write("bpe.codes", "#version: 0.2\nt h\nth e</w>\n");
+    let mut transcript = Transcript::new(&project);
+    for (tokenizer, keys) in [
+        ("path = 'spm.model'\nvocab_size = 500\nlowercase = true", &[][..]),
+        ("path = 'spm.model'", &["tokenizer.lowercase=true", "tokenizer.tags=['<a>']"]),
+        ("target_path = 'spm.model'", &[]),
+        ("path = 'spm.model'\ndropout = 0.1", &[]),
+        ("path = 'none.model'\ntarget_path = 'none.model'", &["model.tie=all"]),
+        ("path = 'none.model'\ntarget_path = 'small.toml'", &[]),
+        ("path = 'empty.model'", &[]),
+        ("path = 'bpe.codes'", &[]),
+        ("kind = 'subword-nmt'\ndropout = 0.1\nlowercase = true", &[]),
+    ] {
+        configure(&project, tokenizer);
+        transcript.note(&format!("[tokenizer] {}", tokenizer.replace('\n', "; ")));
+        transcript.train(&sets(keys));
+    }
+    assert_transcript!(transcript);
+    // A later configuration may name a file although an earlier one has settings for learning.
+    project.write("small.toml", CONFIG);
+    succeeds(&project.train(&sets(&["tokenizer.path=spm.model", "tokenizer.dropout=0", "train.max_updates=1"])));
+}
+
+#[test]
+fn text_that_a_tokenizer_does_not_know_is_told_of() {
     let foreign = project("path = \"words.json\"");
     foreign.write(
         "words.json",
@@ -154,29 +168,6 @@ fn what_a_file_cannot_do_is_refused() {
     assert!(said.contains(&unknown("source")), "{said}");
     let said = stderr(&foreign.mt(&["score", "--model", "runs/small", "--src", "valid.en", "--tgt", "valid.de"]));
     assert!(said.contains(" % of the target tokens are unknown to the model"), "{said}");
-    foreign.write("bpe.codes", "#version: 0.2\nt h\nth e</w>\n");
-    let output = foreign.mt(&["train", "--config", "small.toml", "--set", "tokenizer.path=bpe.codes", "--overwrite"]);
-    assert!(
-        stderr(&output).contains("set tokenizer.kind = \"subword-nmt\" and `tokenizer.codes`"),
-        "{}",
-        stderr(&output)
-    );
-    let empty = project("path = \"empty.model\"");
-    empty.write("empty.model", "");
-    fails(&empty.train(&[]), 1, &["empty.model", "it is empty"]);
-    let output = project("path = \"none.model\"\ntarget_path = \"small.toml\"").train(&[]);
-    fails(
-        &output,
-        1,
-        &["`tokenizer.path`", "none.model", "`tokenizer.target_path`", "this is text, but not a tokenizer.json"],
-    );
-    let output = project("kind = \"subword-nmt\"\ndropout = 0.1\nlowercase = true").train(&[]);
-    fails(&output, 2, &["`tokenizer.dropout` does nothing", "`tokenizer.lowercase` does nothing"]);
-    // A later configuration may name a file although an earlier one has settings for learning.
-    let project = Project::new();
-    project.write("spm.model", sentencepiece(&WORDS));
-    let sets = ["--set", "tokenizer.path=spm.model", "--set", "tokenizer.dropout=0", "--set", "train.max_updates=1"];
-    succeeds(&project.train(&sets));
 }
 
 #[test]
@@ -328,25 +319,28 @@ fn sides_with_one_vocabulary_may_be_split_differently() {
 
 #[test]
 fn codes_that_do_not_go_together_are_refused() {
-    let refused = |tokenizer: &str, says: &[&str]| fails(&project(tokenizer).train(&[]), 2, says);
-    refused("codes = \"bpe.codes\"", &["`tokenizer.codes` are merges of subword-nmt", "kind = \"subword-nmt\""]);
-    let kind = "kind = \"subword-nmt\"\n";
-    refused(&format!("{kind}target_codes = \"a\""), &["`tokenizer.codes` is missing"]);
-    refused(&format!("{kind}vocabulary = \"a\""), &["`tokenizer.codes` is missing"]);
-    let codes = "codes = \"bpe.codes\"\n";
-    refused(&format!("{kind}{codes}target_vocabulary = \"a\""), &["`tokenizer.vocabulary` is missing"]);
-    refused(&format!("{kind}{codes}vocabulary_threshold = 5"), &["`tokenizer.vocabulary` is missing"]);
-    refused(
-        &format!("{kind}{codes}lowercase = true"),
-        &["`tokenizer.lowercase` does nothing", "codes take text as it is"],
-    );
-    refused(&format!("path = \"spm.model\"\n{codes}"), &["`tokenizer.codes` is about learning"]);
-    // Files are looked at before text is read.
-    let missing = project(&format!("{kind}{codes}vocabulary = \"list\"\ntarget_vocabulary = \"other\""));
-    let output = missing.mt(&["check", "--config", "small.toml"]);
-    fails(&output, 1, &["bpe.codes"]);
-    missing.write("bpe.codes", "#version: 0.2\na b c d\n");
-    fails(&missing.train(&[]), 1, &["bpe.codes:2", "not a merge"]);
+    let project = project("");
+    let kind = "kind = 'subword-nmt'; ";
+    let codes = "kind = 'subword-nmt'; codes = 'bpe.codes'; ";
+    let mut transcript = Transcript::new(&project);
+    for tokenizer in [
+        "codes = 'bpe.codes'",
+        &format!("{kind}target_codes = 'a'"),
+        &format!("{kind}vocabulary = 'a'"),
+        &format!("{codes}target_vocabulary = 'a'"),
+        &format!("{codes}vocabulary_threshold = 5"),
+        &format!("{codes}lowercase = true"),
+        "path = 'spm.model'; codes = 'bpe.codes'",
+        // Files are looked at before text is read.
+        &format!("{codes}vocabulary = 'list'; target_vocabulary = 'other'"),
+    ] {
+        configure(&project, &tokenizer.replace("; ", "\n"));
+        transcript.note(&format!("[tokenizer] {tokenizer}"));
+        transcript.train(&[]);
+    }
+    project.write("bpe.codes", "#version: 0.2\na b c d\n");
+    transcript.train(&[]);
+    assert_transcript!(transcript);
 }
 
 /// Of byte-pair encoding that is run by the library.

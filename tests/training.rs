@@ -3,6 +3,7 @@
 mod common;
 
 use common::project::{Project, fails, file, floats, sets, stderr, stdout, succeeds};
+use common::transcript::{Transcript, assert_transcript};
 use safetensors::SafeTensors;
 use serde_json::Value;
 
@@ -452,26 +453,24 @@ fn train_tokenizer(project: &Project) {
 fn bad_weights_are_named_with_file_and_line() {
     let project = Project::new();
     let ones = |count: usize| "1\n".repeat(count);
-    for (weights, says) in [
-        (ones(40) + "NaN\n" + &ones(79), ["a weight cannot be NaN", "train.weights:41"]),
-        (ones(2) + "-1\n" + &ones(117), ["a weight cannot be -1", "train.weights:3"]),
-        (ones(119), ["there are 119 weights, but ", "train.weights:120"]),
-        (ones(121), ["there are 121 weights, but ", "train.weights:121"]),
-    ] {
+    let mut transcript = Transcript::new(&project);
+    for weights in [ones(40) + "NaN\n" + &ones(79), ones(2) + "-1\n" + &ones(117), ones(119), ones(121)] {
         let corpus = weighted(&project, &weights);
-        fails(&project.train(&sets(&[&corpus])), 1, &says);
-        let check = ["check", "--config", "small.toml", "--set", &corpus];
-        fails(&project.mt(&check), 1, &says);
-        fails(&project.mt(&["prepare", "--config", "small.toml", "--set", &corpus]), 1, &says);
-        assert!(!project.path("runs").exists());
+        for command in ["train", "check", "prepare"] {
+            transcript.messages(&[command, "--config", "small.toml", "--set", &corpus]);
+        }
     }
     let corpus = weighted(&project, "1\n");
     std::fs::remove_file(project.path("train.weights")).unwrap();
-    fails(&project.train(&sets(&[&corpus])), 1, &["train.weights"]);
-    let hub = "data.train=[{hub='a/b', split='train', source='en', target='de', weights='train.weights'}]";
-    fails(&project.train(&sets(&[hub])), 2, &["`data.train[0].weights` is a file beside the files of a corpus"]);
-    let of_valid = "data.valid={source='valid.en', target='valid.de', weights='train.weights'}";
-    fails(&project.train(&sets(&[of_valid])), 2, &["unknown key `weights`"]);
+    for key in [
+        &corpus,
+        "data.train=[{hub='a/b', split='train', source='en', target='de', weights='train.weights'}]",
+        "data.valid={source='valid.en', target='valid.de', weights='train.weights'}",
+    ] {
+        transcript.train(&["--set", key]);
+    }
+    assert_transcript!(transcript);
+    assert!(!project.path("runs").exists());
 }
 
 /// A run that goes on has the weights that it began with.

@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 
 use common::datasets::gzip;
 use common::project::{Project, fails, file, send, sets, stderr, stdout, succeeds};
+use common::transcript::{Transcript, assert_transcript};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
@@ -295,20 +296,16 @@ fn separators_in_a_translation_are_warned_of() {
         project.write(name, text.replace("a dog", "a ||| dog").replace("ein Hund", "ein ||| Hund"));
     }
     succeeds(&project.train(&["--set", "train.max_updates=4"]));
-    for (more, told) in [
-        (&["--n-best", "2"][..], true),
-        (&["--alignment"], true),
-        (&["--n-best", "2", "--json"], false),
-        (&["--alignment", "--json"], false),
-        (&[], false),
-    ] {
-        let args = ["translate", "--model", "runs/small", "--max-length", "16", "--prefix", "ein ||| Hund"];
-        let output = project.mt_with_input(&[&args[..], more].concat(), b"\na dog\n");
-        succeeds(&output);
-        let said = stderr(&output);
-        let found = said.contains("1 of 2 lines (line 2) has a translation with ||| in it");
-        assert_eq!(found, told, "{more:?}: {said}");
+    project.write("in", "\na dog\n");
+    let mut transcript = Transcript::new(&project);
+    for more in
+        [&["--n-best", "2"][..], &["--alignment"], &["--n-best", "2", "--json"], &["--alignment", "--json"], &[]]
+    {
+        // So the translation of the second line is cut.
+        let cut = ["--min-length", "16", "--max-length", "16", "--prefix", "ein ||| Hund"];
+        transcript.messages(&[&["translate", "--model", "runs/small", "--input", "in"], &cut[..], more].concat());
     }
+    assert_transcript!(transcript);
 }
 
 /// Who forgets --json-input gets its lines translated, but is told so.
@@ -317,19 +314,17 @@ fn lines_of_json_and_no_lines_are_told_of() {
     let project = trained();
     let input = b"{\"text\": \"the cat\"}\n{\"text\": \"a dog\"}\n";
     project.write("requests", input);
-    let args = ["translate", "--model", "runs/small", "--max-length", "4"];
-    for (more, told) in [(&[][..], true), (&["--json-input"], false)] {
-        let output = project.mt_with_input(&[&args[..], more].concat(), input);
-        assert_eq!(stdout(&output).lines().count(), 2);
-        assert_eq!(stderr(&output).contains("reads such with --json-input"), told, "{}", stderr(&output));
+    project.write("none", "");
+    // So every translation is cut.
+    let args = ["translate", "--model", "runs/small", "--min-length", "4", "--max-length", "4", "--input"];
+    let mut transcript = Transcript::new(&project);
+    for more in [&["requests"][..], &["requests", "--json-input"], &["none"]] {
+        transcript.messages(&[&args[..], more].concat());
     }
-    let output = project.mt(&["score", "--model", "runs/small", "--src", "requests", "--tgt", "requests"]);
-    assert!(stderr(&output).contains("the first line is a JSON object"), "{}", stderr(&output));
-    let output = project.mt_with_input(&args, b"");
-    succeeds(&output);
-    assert!(stderr(&output).contains("note: there is no line to translate"), "{}", stderr(&output));
+    transcript.messages(&["score", "--model", "runs/small", "--src", "requests", "--tgt", "requests"]);
+    assert_transcript!(transcript);
     for text in ["{} is empty\n", "{}\n", "{\"a\": \n", "[\"a\"]\n"] {
-        let output = project.mt_with_input(&args, text.as_bytes());
+        let output = project.mt_with_input(&args[..7], text.as_bytes());
         assert!(!stderr(&output).contains("JSON"), "{text}: {}", stderr(&output));
     }
 }
@@ -337,34 +332,41 @@ fn lines_of_json_and_no_lines_are_told_of() {
 #[test]
 fn what_cannot_be_searched_with_is_refused() {
     let project = trained();
-    let translate = |more: &[&str]| project.mt(&[&["translate", "--model", "runs/small", "the cat"], more].concat());
-    for (flags, mentioned) in [
-        (&["--beam", "3", "--n-best", "5"][..], "--beam 5"),
-        (&["--beam", "5", "--beam-groups", "2"], "--beam-groups"),
-        (&["--sample", "--temperature", "0"], "temperature"),
-        (&["--sample", "--top-p", "0"], "top-p"),
-        (&["--sample", "--beam", "3"], "--sample draws translations, and --beam 3"),
-        (&["--top-k", "3"], "--sample"),
-        (&["--length-penalty-kind", "wrong"], "gnmt, power, average"),
-        (&["--min-length", "9", "--max-length", "8"], "--max-length"),
-        (&["--min-length", "100000"], "model.max_length"),
-        (&["--beam", "-1"], "--beam"),
-        (&["--max-length-ratio", "nan"], "--max-length-ratio"),
-        (&["--patience", "inf"], "patience"),
-        (&["--n-best", "0"], "--n-best"),
-        (&["--n-best", "100000"], "more than 1000"),
-        (&["--length-penalty", "1e30"], "between -50 and 50"),
-        (&["--prefix", "der Hund frisst", "--max-length", "2"], "the prefix has"),
-        (&["--threads", "100000"], "--threads is at most"),
-        (&["--max-length", "0"], "--max-length must be at least 1"),
-        (&["--sample", "--patience", "2"], "--patience"),
-        (&["--attention", "a.json", "--long", "split"], "--long truncate"),
-        (&["--attention", "a.pdf"], "attention cannot be drawn as .pdf"),
-        (&["--output", "runs/small/model.safetensors"], "would take the place of what belongs to a run or model"),
-        (&["--precision", "f16"], "f32, bf16, int8, auto"),
+    let mut transcript = Transcript::new(&project);
+    for line in [
+        "--beam 3 --n-best 5",
+        "--beam 5 --beam-groups 2",
+        "--beam -1",
+        "--sample --temperature 0",
+        "--sample --top-p 0",
+        "--sample --beam 3",
+        "--length-penalty-kind wrong",
+        "--length-penalty 1e30",
+        "--min-length 9 --max-length 8",
+        "--min-length 100000",
+        "--max-length 0",
+        "--max-length-ratio nan",
+        "--patience inf",
+        "--n-best 0",
+        "--n-best 100000",
+        "--prefix der_Hund_frisst --max-length 2",
+        "--attention a.json --long split",
+        "--attention a.pdf",
+        "--attention -",
+        "--long wrong",
+        "--output runs/small/model.safetensors",
+        "--precision f16",
+        "--checkpoint newest",
+        "--shortlist none",
+        "--model runs/small --shortlist none",
+        "--model runs/small --weights 1",
+        "--weights a,b",
     ] {
-        fails(&translate(flags), 2, &[mentioned]);
+        transcript.run(&format!("translate --model runs/small cat {line}"));
     }
+    transcript.run("score --model runs/small --src - --tgt -");
+    transcript.run("shortlist runs/small --out none --src valid.en");
+    assert_transcript!(transcript);
 }
 
 /// A translation found by search gets the same score when it is given.
@@ -408,7 +410,6 @@ fn scores_are_those_of_the_search() {
     let output = project.mt(&args);
     fails(&output, 1, &["target ends after 1 line, but source goes on"]);
     assert_eq!(stdout(&output).lines().count(), 1);
-    fails(&project.mt(&["score", "--model", "runs/small", "--src", "-", "--tgt", "-"]), 2, &["stdin"]);
 }
 
 /// A pair that is too long has no score; all others have the same as without it.
@@ -462,8 +463,12 @@ fn pairs_beyond_the_positions_are_named_and_have_no_score() {
 #[test]
 fn models_of_integers_translate_as_those_rounded_when_loaded() {
     let project = trained();
-    let quantize = |model: &str| project.mt(&["quantize", model, "--out", "small-int8"]);
-    succeeds(&quantize("runs/small"));
+    let mut transcript = Transcript::new(&project);
+    transcript.run("quantize runs/small --out small-int8");
+    transcript.run("quantize runs/small --out small-int8");
+    transcript.run("quantize small-int8 --out twice");
+    assert_transcript!(transcript);
+    assert!(!project.path("twice").exists());
     let stored = |more: &[&str]| {
         let args = ["translate", "--model", "small-int8", "-q", "--max-length", "8", "--json", "--beam", "3"];
         let output = project.mt_with_input(&[&args[..], more].concat(), INPUT.as_bytes());
@@ -484,10 +489,6 @@ fn models_of_integers_translate_as_those_rounded_when_loaded() {
     let tuned = project.mt(&[&["train", "--config", "small.toml"], &tuning[..]].concat());
     succeeds(&tuned);
     assert!(stderr(&tuned).contains("small-int8 are 8-bit integers"), "{}", stderr(&tuned));
-    fails(&quantize("runs/small"), 2, &["the output directory already exists"]);
-    let again = project.mt(&["quantize", "small-int8", "--out", "twice"]);
-    fails(&again, 2, &["8-bit integers already"]);
-    assert!(!project.path("twice").exists());
 }
 
 /// Nothing is multiplied by a table of positions: its rows are added.
@@ -656,38 +657,28 @@ fn compressed_text_comes_through_a_pipe_too() {
 #[test]
 fn what_is_no_text_is_refused() {
     let project = trained();
-    let utf16: Vec<u8> = "\u{FEFF}the cat\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
-    for (input, says) in [
-        (&b"BZh91AY&SY and more\n"[..], ["compressed with bzip2, which mt does not read", "bunzip2"]),
-        (&utf16[..], ["the text is not UTF-8", "iconv -f UTF-16"]),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n", ["Git LFS", "git lfs pull"]),
-        (b"%PDF-1.7\n", ["PDF", "copy its text"]),
+    let mut transcript = Transcript::new(&project);
+    for (name, text) in [
+        ("bzip2", &b"BZh91AY&SY and more\n"[..]),
+        ("utf16", b"\xFF\xFEt\0h\0e\0\n\0"),
+        ("wide", b"\0a\0 \0d\0o\0g\0\n"),
+        ("pointer", b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n"),
+        ("pdf", b"%PDF-1.7\n"),
     ] {
-        project.write("file", input);
+        project.write(name, text);
         for command in ["translate", "tokenize", "embed"] {
-            let args = [command, "--model", "runs/small", "-q"];
-            let output = project.mt_with_input(&args, input);
-            fails(&output, 1, &[says[0], says[1], "--> stdin"]);
-            assert_eq!(stdout(&output), "", "{command}");
-            let output = project.mt(&[&args[..], &["--input", "file"]].concat());
-            fails(&output, 1, &[says[0], says[1], "--> file"]);
+            transcript.run(&format!("{command} --model runs/small -q --input {name}"));
         }
-        let args = ["score", "--model", "runs/small", "-q", "--src", "-", "--tgt", "valid.de"];
-        fails(&project.mt_with_input(&args, input), 1, &says);
+        transcript.run(&format!("score --model runs/small -q --src {name} --tgt valid.de"));
+        let piped = project.mt_with_input(&["translate", "--model", "runs/small", "-q"], text);
+        transcript.record(&format!("mt translate --model runs/small -q < {name}"), &piped);
     }
-    // A page may be what is wanted.
-    let page = project.mt_with_input(&["tokenize", "--model", "runs/small"], b"<!DOCTYPE html>\n<html>\n");
-    succeeds(&page);
-    assert_eq!(stdout(&page).lines().count(), 2);
-    assert!(
-        stderr(&page).contains("stdin: the file is a page in HTML; each of its lines was taken as text"),
-        "{}",
-        stderr(&page)
-    );
-    // Text that merely begins like that is still text.
-    let text = project.mt_with_input(&["tokenize", "--model", "runs/small", "-q"], b"BZh91AY is no block\nBZh\n");
-    succeeds(&text);
-    assert_eq!(stdout(&text).lines().count(), 2);
+    // A page may be what is wanted; and text that merely begins like that is still text.
+    for (name, text) in [("page", "<!DOCTYPE html>\n<html>\n"), ("text", "BZh91AY is no block\nBZh\n")] {
+        project.write(name, text);
+        transcript.run(&format!("tokenize --model runs/small --input {name}"));
+    }
+    assert_transcript!(transcript);
 }
 
 #[test]
@@ -699,13 +690,15 @@ fn output_appended_to_the_input_is_refused() {
         project.command(args).stdout(file).output().unwrap()
     };
     let translate = ["translate", "--model", "runs/small", "--input", "grows"];
+    let mut transcript = Transcript::new(&project);
     for args in [
         &["tokenize", "--model", "runs/small", "--input", "grows"][..],
         &translate,
         &["score", "--model", "runs/small", "--src", "grows", "--tgt", "valid.de"],
     ] {
-        fails(&appended(args), 2, &["the output is the same file as the input grows", "another file"]);
+        transcript.record(&format!("mt {} >> grows", args.join(" ")), &appended(args));
     }
+    assert_transcript!(transcript);
     // Nothing goes to stdout.
     succeeds(&appended(&[&translate[..], &["--output", "out"]].concat()));
     assert_eq!(std::fs::read_to_string(project.path("out")).unwrap().lines().count(), 1);
@@ -713,47 +706,22 @@ fn output_appended_to_the_input_is_refused() {
 }
 
 #[test]
-fn the_first_line_that_is_not_utf8_is_named() {
+fn lines_that_are_no_good_text_are_told_of() {
     let project = trained();
-    let input = b"the cat sleeps\na dog\nthe dog eats\nun caf\xE9\na cat\nna\xEFve\n";
-    for command in ["translate", "tokenize", "embed"] {
-        let output = project.mt_with_input(&[command, "--model", "runs/small"], input);
-        succeeds(&output);
-        let said = stderr(&output);
-        assert!(said.contains("in 2 of 6 lines (the first is line 4 of stdin)"), "{command}: {said}");
-    }
-    project.write("source", input);
-    let output = project.mt(&["score", "--model", "runs/small", "--src", "source", "--tgt", "valid.de"]);
-    succeeds(&output);
-    let said = stderr(&output);
-    assert!(said.contains("(the first is line 4 of source)") && said.matches("U+FFFD").count() == 1, "{said}");
-}
-
-#[test]
-fn text_of_another_encoding_or_other_line_ends_is_told_of() {
-    let project = trained();
-    for (input, told) in [
-        (&b"a dog\n\0a\0 \0c\0a\0t\0\n"[..], Some("there are zero bytes in line 2 of stdin (text in UTF-16")),
-        (b"a dog\ra cat\ra bird\r", Some("there are carriage returns within line 1 of stdin (only a newline")),
-        (b"a dog\r\na cat\r\n", None),
+    let mut transcript = Transcript::new(&project);
+    for (name, text) in [
+        ("latin1", &b"the cat sleeps\na dog\nthe dog eats\nun caf\xE9\na cat\nna\xEFve\n"[..]),
+        ("zeros", b"a dog\n\0a\0 \0c\0a\0t\0\na\na\na\na\n"),
+        ("old", b"a dog\ra cat\ra bird\r\na\na\na\na\na\n"),
+        ("windows", b"a dog\r\na cat\r\na\r\na\r\na\r\na\r\n"),
     ] {
-        let output = project.mt_with_input(&["translate", "--model", "runs/small"], input);
-        succeeds(&output);
-        let said = stderr(&output);
-        let warnings: Vec<_> = said.lines().filter(|line| line.starts_with("warning: there are")).collect();
-        assert_eq!(warnings.len(), usize::from(told.is_some()), "{said}");
-        assert!(told.is_none_or(|told| warnings[0].contains(told)), "{said}");
+        project.write(name, text);
+        for command in [&["translate", "--min-length", "4", "--max-length", "4"][..], &["tokenize"], &["embed"]] {
+            transcript.messages(&[command, &["--model", "runs/small", "--input", name]].concat());
+        }
+        transcript.messages(&["score", "--model", "runs/small", "--src", name, "--tgt", "valid.de"]);
     }
-}
-
-/// Two bytes a character, from the first line on: nothing useful could come of it.
-#[test]
-fn text_of_wide_characters_is_refused() {
-    let project = trained();
-    project.write("source", b"\0a\0 \0d\0o\0g\0\n");
-    for args in [&["translate", "--input", "source"][..], &["score", "--src", "source", "--tgt", "valid.de"]] {
-        fails(&project.mt(&[args, &["--model", "runs/small"]].concat()), 1, &["UTF-16BE", "iconv -f UTF-16BE"]);
-    }
+    assert_transcript!(transcript);
 }
 
 #[test]
@@ -851,7 +819,6 @@ fn a_shortlist_allows_only_what_was_seen_together() {
     let translate = |more: &[&str]| {
         project.mt(&[&["translate", "--model", "runs/small", "--shortlist", "list", "the cat"], more].concat())
     };
-    fails(&translate(&["--model", "runs/small"]), 2, &["--shortlist works with only one model"]);
     project.write("list", "nonsense");
     fails(&translate(&[]), 1, &["list", "mt shortlist"]);
     succeeds(&make(&[]));
@@ -919,7 +886,6 @@ fn a_shortlist_is_learnt_from_files_that_are_named() {
     let list = mt::decode::shortlist::Shortlist::load(&project.path("small"), &tokenizers).unwrap();
     let mut pieces = 0..tokenizers.source.vocab_size() as u32;
     assert!(tokenizers.is_joint() && pieces.all(|piece| list.tokens_for(&[piece], &[], &[]).contains(&piece)));
-    fails(&make("none", &["--src", "other.en"]), 2, &["--tgt"]);
     fails(&make("other.de", &["--src", "other.en", "--tgt", "other.de"]), 2, &["same file"]);
 }
 
@@ -976,12 +942,11 @@ fn a_shortlist_is_replaced_whole_or_not_at_all() {
 fn a_shortlist_that_cannot_be_written_is_refused_first() {
     let project = trained();
     std::fs::create_dir(project.path("folder")).unwrap();
-    let make =
-        |out: &str| project.mt(&["shortlist", "runs/small", "--src", "none.en", "--tgt", "none.de", "--out", out]);
-    fails(&make("folder"), 1, &["folder", "there is a directory of this name"]);
-    fails(&make("no/list"), 1, &["no/list", "make its directory first"]);
-    fails(&make("list.gz"), 2, &["list.gz", "compressed"]);
-    fails(&make("list"), 1, &["none.en"]);
+    let mut transcript = Transcript::new(&project);
+    for out in ["folder", "no/list", "list.gz", "list"] {
+        transcript.run(&format!("shortlist runs/small --src none.en --tgt none.de --out {out}"));
+    }
+    assert_transcript!(transcript);
     let names = std::fs::read_dir(project.folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
     assert!(names.into_iter().all(|name| !name.to_string_lossy().contains("list")));
 }

@@ -31,8 +31,8 @@ pub(super) fn run(args: &AverageArgs, common: &Common) -> Result<()> {
     match &args.models[..] {
         [run] if are_named => average_run(run, args, common),
         [_] => {
-            let error = Error::usage("it is not said what to average");
-            Err(error.help("of a run, --last N, --best N or --checkpoints STEP,STEP; or name several models"))
+            let error = Error::usage("give what to average");
+            Err(error.help("for one run, add --last N, --best N or --checkpoints STEP,STEP; or name several models"))
         }
         _ if are_named => {
             let error = Error::usage(
@@ -139,7 +139,7 @@ fn average_models(models: &[PathBuf], args: &AverageArgs, common: &Common) -> Re
 fn tell(averaged: &str, out: &Path) {
     let out = out.display();
     info(format_args!("averaged {averaged} into {out}"));
-    info(format_args!("a mean can be worse than what it is made of: `mt eval --model {out}` tells"));
+    info(format_args!("an average can be worse than its parts: `mt eval --model {out}` shows it"));
 }
 
 /// Warns of models whose mean is of no use.

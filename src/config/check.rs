@@ -461,7 +461,7 @@ fn not_one_of(path: &str, value: &Value, names: &[&str]) -> Error {
             help = format!("{hint} {help}");
         }
     }
-    Error::usage(format!("`{path}` cannot be {}", value.show())).help(help)
+    Error::usage(format!("invalid value {} for `{path}`", value.show())).help(help)
 }
 
 fn outside(path: &str, value: &Value, needed: &str) -> Error {

@@ -61,13 +61,13 @@ impl Tags {
     fn warning(
         &self,
         (without, all): (&[usize], usize),
-        warning_about_set: &str,
+        set: &str,
         origin: impl Fn(usize) -> (PathBuf, usize),
     ) -> Option<String> {
         let (path, line) = origin(*without.first()?);
         let (share, first, path) = (about(without.len(), all), &self.first, path.display());
         Some(format!(
-            "{share} of the source lines{warning_about_set} begin with none of the tags, such as {first}; the first found is \
+            "{share} of the source lines{set} begin with none of the tags, such as {first}; the first found is \
              {path}:{line} (what only some lines begin with belongs in tokenizer.symbols)"
         ))
     }

@@ -286,7 +286,7 @@ fn must_be_there(file: &Path) -> Result<()> {
 fn must_exist(file: &Path, read_twice_by: Option<&str>) -> Result<()> {
     match (std::fs::metadata(file), read_twice_by) {
         (Ok(metadata), Some(who)) if !metadata.is_file() && !metadata.is_dir() => {
-            Err(Error::failure(format!("{who} is read twice, but this can be read only once")).at(file))
+            Err(Error::failure(format!("mt reads {who} twice, but can read this only once")).at(file))
         }
         (Ok(metadata), _) if metadata.is_dir() => Err(Error::failure("this is a directory, not a text file").at(file)),
         (Ok(_), _) => Ok(()),

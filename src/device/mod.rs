@@ -36,7 +36,7 @@ impl FromStr for DeviceName {
             _ => {}
         }
         let Some(index) = name.strip_prefix("cuda:") else {
-            let error = Error::usage(format!("there is no device `{name}`"));
+            let error = Error::usage(format!("unknown device `{name}`"));
             return Err(error.help("use auto, cpu, cuda, cuda:N or metal"));
         };
         // `parse` would also accept a sign.
@@ -44,7 +44,7 @@ impl FromStr for DeviceName {
         match index.parse() {
             Ok(index) if digits => Ok(Self::Cuda(index)),
             _ => {
-                let error = Error::usage(format!("there is no device `{name}`: after `cuda:` comes the GPU's number"));
+                let error = Error::usage(format!("unknown device `{name}`: `cuda:` needs the number of a GPU"));
                 Err(error.help("the first GPU is cuda:0"))
             }
         }
@@ -210,7 +210,7 @@ mod tests {
         {
             let error = name.parse::<DeviceName>().unwrap_err();
             assert_eq!(error.exit_code(), 2);
-            assert!(error.what().contains(&format!("no device `{name}`")), "{error}");
+            assert!(error.what().contains(&format!("unknown device `{name}`")), "{error}");
         }
     }
 

@@ -64,7 +64,7 @@ pub fn not_a_directory(file: &Path) -> Error {
         Ok(it) if !it.is_file() => "a device",
         _ => "a file",
     };
-    let error = Error::failure(format!("this is {what}: a model is named by its directory")).at(file);
+    let error = Error::failure(format!("this is {what}, but a model is a directory")).at(file);
     let is_model =
         |parent: &&Path| parent.join(checkpoint::CONFIG_FILE).exists() || checkpoint::run_and_step(parent).is_some();
     match Some(folder_of(file)).filter(is_model) {

@@ -84,7 +84,7 @@ impl RunRequest {
         // As the shell writes `<(command)`.
         if let Some(file) = file.filter(|file| ["/dev/fd", "/dev/stdin", "/proc"].iter().any(|it| file.starts_with(it)))
         {
-            let error = Error::usage("the configuration has no name that a run could be called after").at(file);
+            let error = Error::usage("this configuration has no name to name the run after").at(file);
             return Err(error.help("name a run directory with --run-dir"));
         }
         let name = file.and_then(|file| file.file_stem());

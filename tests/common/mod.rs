@@ -1,6 +1,6 @@
 //! Shared by the integration tests.
 // Each test binary uses only a part.
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, unused_imports, unused_macros)]
 
 pub mod datasets;
 pub mod emulator;
@@ -12,6 +12,7 @@ pub mod npz;
 pub mod parity;
 pub mod project;
 pub mod torch;
+pub mod transcript;
 
 use std::collections::HashMap;
 use std::io::Write;

@@ -47,6 +47,8 @@ impl Project {
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mt"));
         command.current_dir(self.folder.path()).args(args).env_remove("MT_MODEL").env("NO_COLOR", "1");
+        // What the caller's shell exports changes neither colours nor the width of help nor what errors say.
+        command.env_remove("CLICOLOR_FORCE").env("COLUMNS", "100").env("RUST_BACKTRACE", "0");
         command.stdin(Stdio::null());
         command
     }
@@ -148,7 +150,6 @@ pub fn succeeds(output: &Output) {
     assert!(output.status.success(), "{:?}\n{}", output.status, stderr(output));
 }
 
-/// Sends a signal, such as `-INT`.
 /// A process that does not outlive the test, even if that fails.
 pub struct Running(Option<Child>);
 
@@ -187,6 +188,7 @@ impl Drop for Running {
     }
 }
 
+/// Sends a signal, such as `-INT`.
 pub fn send(signal: &str, child: &Child) {
     assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
 }

@@ -174,8 +174,8 @@ fn vocabulary_size(config: &TokenizerConfig, is_given: bool, pieces: usize, [rar
     // The size of a given tokenizer cannot be chosen.
     if rare * 4 > learnt && !is_given {
         warnings.push(format!(
-            "{rare} of {learnt} target pieces (bytes apart) come fewer than {RARE} times: a smaller \
-             tokenizer.vocab_size may do better"
+            "{rare} of {learnt} target pieces (without bytes) occur fewer than {RARE} times: \
+             a smaller tokenizer.vocab_size may do better"
         ));
     }
     warnings

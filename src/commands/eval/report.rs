@@ -164,7 +164,7 @@ impl<'a> Report<'a> {
                 [in_words(&words.times)].into_iter().chain(numbers).chain([format!("{:.1}", words.f1())]).collect()
             });
             let head = ["times", "in references", "translated", "right", "F1"].map(str::to_owned).to_vec();
-            text += &format!("{title}by how often a word comes in {}\n{}\n\n", self.counted, table(head, rows));
+            text += &format!("{title}by how often a word occurs in {}\n{}\n\n", self.counted, table(head, rows));
             let found = of.oddities.iter().filter(|(_, found)| found.count > 0);
             let rows = found.map(|(oddity, found)| {
                 let more = if found.count > found.lines.len() { ", …" } else { "" };
@@ -198,8 +198,8 @@ impl<'a> Report<'a> {
         }
         if let ([first, second, ..], [a, b, ..]) = (self.systems, &names[..]) {
             text += &format!(
-                "lines in which {a} and {b} differ most: how much chrF is better in the second; [ ] are words of one \
-                 alone\n"
+                "lines in which {a} and {b} differ most: how much chrF is better in the second; \
+                 [ ] marks words of one alone\n"
             );
             if self.differences.is_empty() {
                 text += "  no line differs\n";

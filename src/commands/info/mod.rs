@@ -196,7 +196,7 @@ fn describe_config(args: &InfoArgs) -> Result<Described> {
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
         if parent.join(checkpoint::CONFIG_FILE).exists() || checkpoint::run_and_step(parent).is_some() {
             let error = Error::usage("this is a file of a model, which is named by its directory").at(&args.path);
-            return Err(error.help(format!("mt info {}", shell_word(parent))));
+            return Err(error.help(format!("name the directory: `mt info {}`", shell_word(parent))));
         }
     }
     let config = config::load(std::slice::from_ref(&args.path), &args.set)?;

@@ -87,13 +87,13 @@ pub(super) fn print(
     }
     let pairs = data.corpus.len() as f64;
     lines.push(format!(
-        "# corpus: {} source and {} target subwords; {:.1} and {:.1} a sentence",
+        "# corpus: {} source and {} target subwords; {:.1} and {:.1} per sentence",
         crate::notice::grouped(*source_tokens),
         crate::notice::grouped(*target_tokens),
         *source_tokens as f64 / pairs,
         *target_tokens as f64 / pairs
     ));
-    lines.push(format!("# batches an epoch: about {batches}, so {updates} updates an epoch"));
+    lines.push(format!("# batches per epoch: about {batches}, so {updates} updates per epoch"));
     let exists = match directory::is_run(run) {
         true if old.is_some() => "; its run would go on",
         true if args.overwrite => "; its run would be replaced",

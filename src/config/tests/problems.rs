@@ -172,15 +172,18 @@ fn a_value_that_is_not_a_choice_comes_with_the_choices() {
     let text = problem("[model]\nactivation = \"rleu\"\n");
     assert_mentions(
         &text,
-        &["a.toml:2:14", "cannot be \"rleu\"", "did you mean \"relu\"?", "\"relu\", \"gelu\", \"swish\""],
+        &["a.toml:2:14", "invalid value \"rleu\" for", "did you mean \"relu\"?", "\"relu\", \"gelu\", \"swish\""],
     );
     let text = problem("[train.schedule]\nkind = \"sqrt\"\nlearning_rate = 1\n");
-    assert_mentions(&text, &["`train.schedule.kind` cannot be \"sqrt\"", "\"noam\", \"inverse_sqrt\", \"linear\""]);
+    assert_mentions(
+        &text,
+        &["invalid value \"sqrt\" for `train.schedule.kind`", "\"noam\", \"inverse_sqrt\", \"linear\""],
+    );
     let text = problem("[runtime]\nprecision = \"f16\"\n");
     assert_mentions(&text, &["one of \"f32\", \"bf16\""]);
     for device in ["gpu", "cuda:", "cuda:x", "cuda:+1", "CPU"] {
         let text = problem(&format!("[runtime]\ndevice = \"{device}\"\n"));
-        assert_mentions(&text, &["a.toml:2:10", &format!("`runtime.device`: there is no device `{device}`")]);
+        assert_mentions(&text, &["a.toml:2:10", &format!("`runtime.device`: unknown device `{device}`")]);
     }
     assert_eq!(loaded("[runtime]\ndevice = \"cuda:1\"\n", &[]).runtime.device, "cuda:1");
 }

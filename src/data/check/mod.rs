@@ -140,7 +140,7 @@ impl Kind {
             Self::LineCounts => {
                 "the files differ in their number of lines: one may be cut short, or a tool may have broken lines"
             }
-            Self::EmptyFile => "the file is empty: a corpus needs at least one line a side",
+            Self::EmptyFile => "the file is empty: a corpus needs at least one line per side",
             Self::Columns => {
                 "lines have too few columns: tabs separate them; mend the lines, or name other columns with `source` \
                  and `target`"
@@ -196,10 +196,11 @@ impl Kind {
             Self::Script => "a line mostly in another script than its file",
             Self::Swapped => "source and target look swapped: here, or in most of the training text",
             Self::Language => "a line that looks like the other side's language: not translated",
-            Self::Duplicate => "pairs that have come before: they weigh more than others",
-            Self::Overlap => "pairs of the validation or test set: scores on it will be too good",
+            Self::Duplicate => "repeated pairs: they weigh more in training than others",
+            Self::Overlap => "pairs that are also in the validation or test set: scores on it will be too good",
             Self::HeldOutTwice => {
-                "pairs of the test set that are in the validation set: its score is one that training has chosen for"
+                "test pairs that are also in the validation set: training chooses the model by them, so \
+                 scores will be too good"
             }
         }
     }

@@ -119,7 +119,7 @@ impl TextFile {
             file.bytes += chunk.len() as u64;
         }
         if nothing {
-            return Err(Error::failure("the file is empty").at(path).help("a corpus needs at least one line a side"));
+            return Err(Error::failure("the file is empty").at(path).help("a corpus needs at least one line per side"));
         }
         file.digest = hash.finalize().into();
         if let Some(columns) = reader.columns {
