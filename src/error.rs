@@ -327,7 +327,7 @@ impl fmt::Display for Error {
         }
         match self.all().count().saturating_sub(limits::MOST_ERRORS) {
             0 => Ok(()),
-            more => write!(f, "\nerror: and {more} more of them: mend these first"),
+            more => write!(f, "\nerror: and {more} more of them: fix these first"),
         }
     }
 }
@@ -405,7 +405,7 @@ mod tests {
         assert!(long.chars().count() < limits::LONGEST_MESSAGE + 100 && long.contains("996000 characters left out"));
         let many = Error::many((0..300_000).map(|i| Error::failure(format!("error {i}"))).collect());
         assert_eq!((many.to_string().lines().count(), many.all().count()), (limits::MOST_ERRORS + 1, 300_000));
-        assert!(many.to_string().ends_with("\nerror: and 299900 more of them: mend these first"), "{many}");
+        assert!(many.to_string().ends_with("\nerror: and 299900 more of them: fix these first"), "{many}");
     }
 
     #[test]

@@ -382,7 +382,7 @@ pub fn search(model: &mut dyn StepModel, options: &SearchOptions) -> Result<Vec<
     match options.strategy {
         Strategy::Beam { width } if has_phrases => grid::search(model, options, width),
         _ if has_phrases => {
-            let error = Error::usage("only beam search can see to it that a translation contains given phrases");
+            let error = Error::usage("required phrases need beam search");
             Err(error.help("leave out the flags that ask for another search, such as --sample"))
         }
         Strategy::Beam { width: 1 } => greedy::search(model, options),

@@ -32,7 +32,7 @@ pub(super) fn home() -> Option<PathBuf> {
 pub(super) fn cache() -> Result<PathBuf> {
     let cache = named("HF_HUB_CACHE").or_else(|| named("HUGGINGFACE_HUB_CACHE"));
     cache.or_else(|| Some(home()?.join("hub"))).ok_or_else(|| {
-        let error = Error::failure("there is no place for the cache of the hub: the user has no home directory");
+        let error = Error::failure("there is no directory for the cache of the hub: the user has no home directory");
         error.help("set HOME to the path of the home directory, or HF_HOME to that of another one for the cache")
     })
 }

@@ -63,7 +63,7 @@ impl Smooth {
         match self {
             // A precision of more would be no number.
             Self::Floor(value) | Self::AddK(value) if !(0.0..=1e300).contains(&value) => {
-                Err(Error::usage(format!("smoothing value {value} is not a number from 0 to 1e300")))
+                Err(Error::usage(format!("invalid smoothing value `{value}`: expected a number from 0 to 1e300")))
             }
             _ => Ok(()),
         }

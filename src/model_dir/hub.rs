@@ -176,7 +176,7 @@ fn made(folder: &Path) -> Result<Folder> {
 /// The user's cache directory for `mt`.
 fn cache() -> Result<PathBuf> {
     let cache = user_cache().ok_or_else(|| {
-        Error::failure("there is no place for imported models: the user has no home directory").help(
+        Error::failure("there is no directory for imported models: the user has no home directory").help(
             "set HOME to the path of the home directory, or import the model yourself: mt import hf:ORG/NAME --out DIR",
         )
     })?;

@@ -58,7 +58,7 @@ impl AttentionFile {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let extension = path.extension().and_then(|it| it.to_str()).unwrap_or_default().to_ascii_lowercase();
         if ["pdf", "jpg", "jpeg", "gif", "webp", "eps", "ps", "tif", "tiff", "bmp"].contains(&extension.as_str()) {
-            let error = Error::usage(format!("attention cannot be drawn as .{extension}")).at(path);
+            let error = Error::usage(format!("unsupported format `.{extension}` for attention")).at(path);
             return Err(error.help("name a .svg or .png file for a picture, .html for a page, .json for the numbers"));
         }
         let mut file = Replacement::open(path)?;

@@ -142,7 +142,7 @@ impl Kind {
             }
             Self::EmptyFile => "the file is empty: a corpus needs at least one line per side",
             Self::Columns => {
-                "lines have too few columns: tabs separate them; mend the lines, or name other columns with `source` \
+                "lines have too few columns: tabs separate them; fix the lines, or name other columns with `source` \
                  and `target`"
             }
             Self::NotUtf8 => "the text is not UTF-8",
@@ -175,7 +175,7 @@ impl Kind {
             }
             Self::Replacement => "U+FFFD in the line: a tool could not read what was there; get the text anew",
             Self::Mojibake => {
-                "UTF-8 that a tool has read as Latin-1 or Windows-1252 (Ã¼ for ü): get the text anew, or mend it"
+                "UTF-8 that a tool has read as Latin-1 or Windows-1252 (Ã¼ for ü): get the text anew, or fix it"
             }
             Self::Entity => "HTML entities (&amp;) in the line: the model learns to write them",
             Self::Markup => "tags of HTML (<p>, </b>) in the line: the model learns to write them",

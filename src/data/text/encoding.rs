@@ -17,9 +17,9 @@ pub fn around(bytes: &[u8], offset: usize) -> &[u8] {
 pub fn advice(sample: &[u8]) -> String {
     match encoding(sample) {
         Some(encoding) => {
-            format!("convert the text, for example with `iconv -f {encoding} -t UTF-8`, or mend the line")
+            format!("convert the text, for example with `iconv -f {encoding} -t UTF-8`, or fix the line")
         }
-        None => "other characters around it are UTF-8, so the text is damaged: get it anew, mend the line, or leave \
+        None => "other characters around it are UTF-8, so the text is damaged: get it anew, fix the line, or leave \
                  out the bytes that are wrong, with `iconv -c -f UTF-8 -t UTF-8`"
             .to_owned(),
     }

@@ -202,7 +202,7 @@ impl Columns {
         let Some(column) = text.split(|byte| *byte == b'\t').nth(self.number - 1) else {
             let count = if count == 1 { "one column".to_owned() } else { format!("{count} columns") };
             let error = Error::failure(format!("the line has {count}, but the text is in column {}", self.number));
-            let help = "tabs separate columns; mend the line, or name another column with `source` and `target`";
+            let help = "tabs separate columns; fix the line, or name another column with `source` and `target`";
             return Err(error.at_line(path, before.lines + 1, 0).help(help));
         };
         buffer.extend_from_slice(column);

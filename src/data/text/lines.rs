@@ -238,7 +238,7 @@ pub(super) fn not_utf8(path: &Path, before: Before, offset: usize, bytes: &[u8])
     let advice = match (packed, unicode) {
         (Some(packed), _) => packed.help().to_owned(),
         (_, Some(unicode)) => {
-            format!("convert the text, for example with `iconv -f {unicode} -t UTF-8`, or mend the line")
+            format!("convert the text, for example with `iconv -f {unicode} -t UTF-8`, or fix the line")
         }
         _ if is_cut => "the text ends in the middle of a character: it was cut short, so get it anew, or leave out \
                         what is left of the character, with `iconv -c -f UTF-8 -t UTF-8`"

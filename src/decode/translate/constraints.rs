@@ -51,7 +51,7 @@ impl Translator {
             return Some(Fault::new(what, "leave `prefix` out, or its line of --prefix-file blank"));
         }
         if !must.is_empty() && !options.strategy.takes_phrases() {
-            let what = "only beam search can see to it that a translation contains a phrase";
+            let what = "a required phrase needs beam search";
             return Some(Fault::new(
                 what,
                 "leave `must` out, or the flags that ask for another search, such as --sample",

@@ -287,7 +287,7 @@ impl<'a> Variables<'a> {
     fn write(&self, path: &Path) -> Result<()> {
         let largest = self.variables.values().map(Variable::bytes).max().unwrap_or(0);
         if u32::try_from(largest).is_err() {
-            return Err(Error::failure("CTranslate2's format has no place for a matrix of 4 GiB").at(path));
+            return Err(Error::failure("CTranslate2's format cannot hold a matrix of 4 GiB").at(path));
         }
         let write = || -> std::io::Result<()> {
             let mut out = BufWriter::new(file::create(path)?);

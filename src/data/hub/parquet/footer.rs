@@ -233,7 +233,7 @@ fn columns(thrift: &mut Thrift, kind: Kind) -> Read<Vec<Leaf>> {
             Some(0) => (group.whole, group.is_repeated),
             Some(1) => (group.whole + 1, group.is_repeated),
             Some(2) => (group.whole + 1, true),
-            _ => return Err(wrong("it is not said whether a column may be null")),
+            _ => return Err(wrong("a column has no repetition type")),
         };
         if depth > limits::PARQUET_DEPTH || bytes > limits::PARQUET_NAME_BYTES {
             return Err(wrong(&format!(
