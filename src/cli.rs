@@ -310,9 +310,6 @@ pub struct TranslateArgs {
     /// Which models.
     #[command(flatten)]
     pub models: ModelsArgs,
-    /// How to decode.
-    #[command(flatten)]
-    pub decode: DecodeArgs,
     /// File to translate, one sentence per line; - for stdin
     #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
@@ -359,6 +356,9 @@ pub struct TranslateArgs {
     /// beam of --beam for each number of its phrases' tokens (grid beam search), so it takes longer.
     #[arg(long, conflicts_with_all = ["prefix", "prefix_file"])]
     pub json_input: bool,
+    /// How to decode. Last, since its heading in the help holds for all flags that follow.
+    #[command(flatten)]
+    pub decode: DecodeArgs,
 }
 
 /// `mt score`

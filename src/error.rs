@@ -11,6 +11,7 @@
 //! and carries the exit code that `mt` ends with.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -38,7 +39,7 @@ pub enum ErrorKind {
 }
 
 /// A position in a file. Lines and columns count from 1; 0 means unknown.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Location {
     /// The file, as the user would name it.
     pub path: PathBuf,
@@ -142,10 +143,13 @@ impl Error {
         error.help("the system allows no further threads: raise the limit (`ulimit -u`, or that of the container)")
     }
 
-    /// Several errors reported at once, each with the others it already carries. An empty list is a bug of the caller
-    /// and becomes a generic failure.
+    /// Several errors reported at once, each with the others it already carries. One that says the same of the same
+    /// place in a file as another counts once: two keys may name one file. An empty list is a bug of the caller and
+    /// becomes a generic failure.
     pub fn many(errors: Vec<Error>) -> Self {
-        let mut all = errors.into_iter().flat_map(Error::into_all);
+        let mut seen = HashSet::new();
+        let is_new = |error: &Error| seen.insert((error.inner.what.clone(), error.inner.location.clone()));
+        let mut all = errors.into_iter().flat_map(Error::into_all).filter(is_new);
         let Some(mut first) = all.next() else { return Self::failure("unknown failure") };
         first.inner.others = all.collect();
         first
@@ -424,6 +428,12 @@ mod tests {
         assert_eq!(error.to_string(), "one\nerror: two\n  --> b");
         assert_eq!(error.all().count(), 2);
         assert_eq!(Error::many(Vec::new()).what(), "unknown failure");
+    }
+
+    #[test]
+    fn many_reports_each_once() {
+        let errors = ["a", "b", "a", "a"].map(|file| Error::usage("no such file").at(file)).into();
+        assert_eq!(Error::many(errors).to_string(), "no such file\n  --> a\nerror: no such file\n  --> b");
     }
 
     #[test]

@@ -12,9 +12,6 @@ pub struct EvalArgs {
     /// Which models.
     #[command(flatten)]
     pub models: ModelsArgs,
-    /// How to decode.
-    #[command(flatten)]
-    pub decode: DecodeArgs,
     /// Source file [default: the test set of the model's configuration]; with --hyp, only for --report
     #[arg(long, value_name = "FILE")]
     pub src: Option<PathBuf>,
@@ -63,6 +60,9 @@ pub struct EvalArgs {
     /// Print only the scores
     #[arg(long)]
     pub score_only: bool,
+    /// How to decode. Last, since its heading in the help holds for all flags that follow.
+    #[command(flatten)]
+    pub decode: DecodeArgs,
 }
 
 /// All flags that say how to translate.
