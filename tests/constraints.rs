@@ -224,7 +224,7 @@ fn what_no_line_can_demand_is_named_with_its_line() {
     let must = json!({"text": "the cat", "must": ["der Hund frisst"]}).to_string();
     let translate =
         |more: &[&str]| project.mt(&[&["translate", "--model", "runs/small", "--json-input", &must], more].concat());
-    fails(&translate(&["--sample"]), 1, &["arguments:1", "only beam search"]);
+    fails(&translate(&["--sample"]), 1, &["arguments:1", "needs beam search"]);
     fails(&translate(&["--max-length", "1"]), 1, &["arguments:1", "but a translation has at most 1"]);
     fails(&translate(&["--prefix", "a"]), 2, &["--json-input"]);
     succeeds(&translate(&[]));
@@ -325,7 +325,7 @@ fn n_best_lists_are_scored_beside_their_sources() {
     succeeds(&again);
     assert!(stdout(&again).lines().all(|line| line.contains(" Score= ") && line.contains(" Other= ")));
     for name in ["", "a b", "a=", "a|b"] {
-        fails(&score(&["--n-best", "list", "--feature", name]), 2, &["a name is expected"]);
+        fails(&score(&["--n-best", "list", "--feature", name]), 2, &["expected a name"]);
     }
     project.write("list", "0 ||| die ||| Katze ||| F= 1 ||| 2\n");
     let separated = project.mt(&["score", "--model", "runs/small", "--src", "source", "--n-best", "list", "--json"]);

@@ -182,6 +182,6 @@ fn phrases_need_a_beam() {
         let options =
             demanding(options(strategy, super::gnmt(0.0), vec![sentence.clone()]), &[vec![vec![4]]], &surfaces());
         let error = search(&mut Toy::new(&language, &[1]), &options).unwrap_err();
-        assert!(error.exit_code() == 2 && error.what().contains("only beam search"), "{error}");
+        assert!(error.exit_code() == 2 && error.what().contains("need beam search"), "{error}");
     }
 }
