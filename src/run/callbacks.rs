@@ -47,7 +47,7 @@ pub struct RunCallbacks<'a> {
     pub validator: Option<Validator>,
     /// Asks to stop.
     pub stop: &'a dyn Stop,
-    /// Receives what there is to tell.
+    /// Receives notices.
     pub tell: Notices,
     /// The model's parameters.
     pub parameters: Arc<Parameters>,

@@ -38,7 +38,7 @@ fn is_other_shape(a: &ModelConfig, b: &ModelConfig) -> bool {
     shapes(&a) != shapes(&b)
 }
 
-/// The `[model]` of which a record has the values, if this version knows all its keys.
+/// The `[model]` section that a record's values make, if this version knows all its keys.
 fn model_of(values: &Values) -> Option<ModelConfig> {
     let lines = values.iter().filter_map(|(key, value)| Some(format!("{} = {value}\n", key.strip_prefix("model.")?)));
     toml::from_str(&lines.collect::<String>()).ok()
@@ -249,7 +249,7 @@ pub fn text(state: &TrainState, new: &TextChecksums, config: &Config) -> Result<
     if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
 }
 
-/// The filters of training text that are others now. The checksums are of what they leave of it.
+/// The filters of training text whose values have changed. Checksums cover only the text that filters leave.
 fn other_filters(before: &Values, config: &Config) -> Vec<String> {
     let now = record::values(config);
     let filters = config::that_decide(Decides::Batches).filter(|key| key.starts_with("data.max_"));

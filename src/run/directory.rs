@@ -106,7 +106,7 @@ fn refuse_links(run: &Path, config: &Config) -> Result<()> {
     }
 }
 
-/// The run directory, as what is written into it needs to know it.
+/// The run directory, as code that writes into it needs it.
 pub fn writable<'a>(run: &'a Path, config: &Config) -> RunPath<'a> {
     RunPath::following_links(run, config.runtime.follow_links)
 }
@@ -133,7 +133,7 @@ pub fn open(run: &Path, request: &RunRequest, config: &Config, tell: Tell<'_>) -
     Ok((None, lock))
 }
 
-/// A run that is to be continued.
+/// A run to continue.
 pub struct Continued {
     /// Its configuration.
     pub config: Config,
@@ -145,7 +145,7 @@ pub struct Continued {
     pub not_taken_over: Vec<&'static str>,
 }
 
-/// The run in the directory, if there is one to be continued.
+/// The run in the directory, if it is one to continue.
 ///
 /// # Errors
 /// It may not be continued with `config`; all reasons are named.
@@ -352,7 +352,7 @@ fn try_checkpoints(folder: &Folder, links: Links) -> Result<()> {
     made.map_err(|error| Error::io("save checkpoints", folder.path().join(CHECKPOINTS), error))
 }
 
-/// Removes files of a run, some of which are in a directory of it.
+/// Removes files of a run, also from its subdirectories.
 fn remove(run: &Folder, links: Links, names: &[&str]) -> Result<()> {
     for name in names {
         let removed = match name.split_once('/') {

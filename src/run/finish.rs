@@ -109,7 +109,7 @@ impl RunCallbacks<'_> {
         Ok(Final { model: what, validation, candidates: tried })
     }
 
-    /// What the final model may be, and which of these it is if there is no validation.
+    /// The candidates for the final model, and the one to take without validation.
     fn candidates(&mut self, trainer: &Trainer<'_>) -> Result<(Vec<Candidate>, usize)> {
         let (state, log) = (&trainer.state, &trainer.log);
         let (step, has_average) = (state.step, trainer.optimizer.average().is_some());
@@ -201,7 +201,7 @@ impl RunCallbacks<'_> {
         checked.err().map(checkpoint::known_damage).transpose()
     }
 
-    /// Makes the model that of a candidate; `last` are the last update's parameters.
+    /// Loads a candidate's parameters into the model; `last` holds those of the last update.
     fn fill(&self, source: &Source, last: &Tensor, trainer: &Trainer<'_>) -> Result<()> {
         let parameters = trainer.model.parameters();
         match source {
@@ -219,7 +219,7 @@ impl RunCallbacks<'_> {
         Ok(())
     }
 
-    /// Validates the candidates of which nothing is known; false if a signal stops it.
+    /// Validates the candidates without a validation; returns false if a signal stops it.
     fn try_out(&mut self, candidates: &mut [Candidate], last: &Tensor, trainer: &mut Trainer<'_>) -> Result<bool> {
         let Some(validator) = &self.validator else { return Ok(true) };
         let (model, step) = (trainer.model, trainer.state.step);

@@ -52,7 +52,7 @@ fn other_shape(other: &Config, config: &Config, directory: &Path) -> Vec<Error> 
     errors
 }
 
-/// The keys of `[model]` whose values are those that the preset gives.
+/// The keys of `[model]` that have the preset's values.
 fn given_by(preset: Preset, config: &Config) -> Vec<String> {
     let width = config.model.d_model / config.model.heads;
     let model = ModelConfig { d_k: width, d_v: width, ..ModelConfig::from_preset(preset) };

@@ -2,7 +2,7 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`request`], [`stages`] | what is asked of it; from there to its end, stage by stage |
+//! | [`request`], [`stages`] | the request for a run; its stages from there to its end |
 //! | [`directory`], [`lock`] | where a run is and which files it has; who trains there |
 //! | [`ended`] | whether it has ended |
 //! | [`compare`] | whether a run may continue with another configuration or other text |
@@ -37,7 +37,7 @@ pub trait Stop {
     /// Whether to stop, and why.
     fn stop(&self) -> Option<StopReason>;
 
-    /// Says whether there is nothing to save now, so that the process may end at once.
+    /// Tells whether a signal may end the process at once, because there is nothing to save.
     fn end_at_once(&self, at_once: bool);
 }
 

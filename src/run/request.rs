@@ -1,4 +1,4 @@
-//! What is asked of a training run.
+//! The request for a training run.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::run::directory::is_run;
 use crate::train::log::LOG_FILE;
 
-/// A run, and what is to be done with one that exists.
+/// Which run to train, and what to do if it exists.
 #[derive(Clone, Debug, Default)]
 pub struct RunRequest {
     /// Configuration files; later ones override earlier ones.

@@ -26,7 +26,7 @@ pub struct Snapshot {
     pub run: PathBuf,
     /// Its lock.
     pub lock: Arc<Lock>,
-    /// Receives what there is to tell.
+    /// Receives notices.
     pub tell: Notices,
     /// Its update.
     pub step: u64,

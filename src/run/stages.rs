@@ -9,7 +9,7 @@
 //! | [`Ready`] | the model has its parameters, the largest batch fits, files can be written | files beside the run's |
 //! | [`Begun`] | training goes on from here, also after a kill | the run |
 //!
-//! A stage that fails leaves the files of a run that is there as they were; only what [`Ready::begin`] does may not.
+//! If a stage fails, the files of an existing run stay as they were. Only [`Ready::begin`] may change them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -52,10 +52,10 @@ use crate::{checkpoint, device};
 /// Why most runs end.
 pub const UPDATES_REACHED: &str = "train.max_updates reached";
 
-/// Who is told of a run, and who may stop it.
+/// Who receives a run's notices, and who may stop it.
 #[derive(Clone)]
 pub struct Surroundings<'a> {
-    /// Receives what there is to tell.
+    /// Receives notices.
     pub tell: Notices,
     /// Asks to stop.
     pub stop: &'a dyn Stop,
@@ -140,7 +140,7 @@ impl<'a> Opened<'a> {
     /// Encodes the text, or finds it encoded.
     ///
     /// # Errors
-    /// The text cannot be used; or it is not that of the run which is to be continued.
+    /// The text cannot be used, or it is not the text of the run to continue.
     pub fn prepare(self) -> Result<Step<'a>> {
         let Self { mut resolved, surroundings, continued, lock } = self;
         let tell: Tell<'_> = &*surroundings.tell;
@@ -268,7 +268,7 @@ struct Parts<'a> {
     backend: Box<dyn Backend>,
     optimizer: Optimizer,
     state: TrainState,
-    /// Whether the state is that of a checkpoint.
+    /// Whether the state comes from a checkpoint.
     is_loaded: bool,
     session: Session,
     saver: Saver,
@@ -338,7 +338,7 @@ pub struct Outcome {
     pub stopped: Option<StopReason>,
     /// Why training has ended, in words.
     pub why: String,
-    /// What the final model is; none if there is none.
+    /// Which model became the final one, if there is one.
     pub model: Option<String>,
     /// The validation of the final model, if one was made.
     pub validation: Option<Validation>,

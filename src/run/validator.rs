@@ -142,7 +142,7 @@ impl Validator {
         self.set.fingerprint.clone()
     }
 
-    /// The references of the sentences of the validation set that are translated.
+    /// The references of the sentences that validation translates.
     pub fn references(&self) -> &[String] {
         &self.set.references
     }
@@ -159,7 +159,7 @@ impl Validator {
         self.with_monitored(validation, model, evaluator, stop)
     }
 
-    /// The scores of the validation set alone, which decide; otherwise as [`Validator::score`].
+    /// As [`Validator::score`], of the validation set alone, whose scores decide.
     pub fn score_alone(
         &self,
         model: &Transformer,
@@ -195,7 +195,7 @@ impl Validator {
 }
 
 impl ScoredSet {
-    /// Reads a set, which messages call `name`.
+    /// Reads a set. Messages call it `name`.
     fn open(config: &Config, text: &Text, name: &str, tokenizers: &Tokenizers, tell: Tell<'_>) -> Result<Self> {
         let corpus = text.open(1.0, tell)?;
         let warn = |text: String| tell(Notice::Warning(text));

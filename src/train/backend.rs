@@ -36,7 +36,7 @@ pub struct Ceilings {
 /// parameters and random numbers that assumed success. They are to be forgotten with [`Backend::forget`], and queued
 /// again.
 pub trait Backend {
-    /// Updates that may be queued before the outcome of the oldest is asked for.
+    /// How many updates may be under way, before [`Backend::outcome`] must return that of the oldest.
     fn depth(&self) -> usize;
     /// Begins an update: gradients and sums are zero, and the parameters are taken as they are.
     fn begin(&mut self) -> Result<()>;

@@ -33,7 +33,7 @@ pub struct Validation {
     pub lines: Vec<u32>,
     /// The translations.
     pub translations: Vec<String>,
-    /// One of them and of how many sources it is the translation, if it is that of most.
+    /// The translation that most sources share, and how many share it; `None` if no translation is that common.
     pub repeated: Option<(String, usize)>,
     /// Lines to show: sample translations.
     pub samples: Vec<String>,

@@ -76,7 +76,7 @@ impl Default for Health {
 }
 
 impl Health {
-    /// Takes note of an update that is skipped.
+    /// Records a skipped update.
     pub fn skip(&mut self) {
         self.skipped += 1;
         self.in_a_row += 1;

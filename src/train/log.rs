@@ -63,7 +63,7 @@ pub struct Log {
     watchers: Vec<Watched>,
 }
 
-/// A watcher, and whether it has failed: then it is told everything again at the next validation.
+/// A watcher, and whether it has failed. A failed one gets all entries again at the next validation.
 struct Watched {
     watcher: Box<dyn Watcher>,
     has_failed: bool,
@@ -317,7 +317,7 @@ fn tell(watchers: &mut [Watched], tell: impl Fn(&mut dyn Watcher) -> Result<()>)
     }
 }
 
-/// A log to go on with, made while the one in the run directory stays as it is.
+/// The log of a run that goes on, made beside the old one, which stays as it is.
 pub struct Continuation {
     directory: Folder,
     kept: Vec<Value>,
@@ -352,7 +352,7 @@ fn replace(directory: &Folder, lines: &[u8]) -> Result<File> {
     replaced.map_err(|e| Error::io("write the log", directory.path().join(LOG_FILE), e))
 }
 
-/// Has what is written to a file come at its end, wherever it was read.
+/// Moves a file's position to its end, so that what is written is appended.
 fn appending(file: File) -> std::io::Result<File> {
     rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
     Ok(file)

@@ -100,7 +100,7 @@ enum Validated {
     Saved,
     /// There were better ones.
     NotSaved,
-    /// A signal cut it short: it is made when the run goes on.
+    /// A signal cut it short. A resumed run makes it again.
     CutShort,
     /// The loss is not finite.
     NotFinite,

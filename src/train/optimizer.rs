@@ -112,7 +112,7 @@ impl Optimizer {
         self.clear_frozen_moments()
     }
 
-    /// Takes from what is frozen the momentum that it has from before; to be called whenever moments were loaded.
+    /// Clears the moments of frozen parameters. Call it whenever moments were loaded.
     pub fn clear_frozen_moments(&self) -> Result<()> {
         if self.frozen.is_empty() {
             return Ok(());
@@ -141,7 +141,7 @@ impl Optimizer {
         Ok(())
     }
 
-    /// [`Optimizer::step`] by the backend, which has decided on the scale and on whether there is an update.
+    /// [`Optimizer::step`] by the backend, which decides on the scale and on whether to make the update.
     pub fn step_with(
         &mut self,
         backend: &mut dyn Backend,
@@ -204,7 +204,7 @@ impl Optimizer {
         Ok(Some(training))
     }
 
-    /// Brings the parameters back that are trained.
+    /// Brings back the parameters that training changes.
     pub fn end_model_values(&self, training: Option<Tensor>) -> Result<()> {
         training.map_or(Ok(()), |training| self.parameters.values().slice_set(&training, 0, 0))
     }
