@@ -261,7 +261,7 @@ fn check_weight(weight: f64, file: &Path) -> Result<()> {
     if weight.is_finite() && weight > 0.0 {
         return Ok(());
     }
-    let error = Error::usage(format!("the weight of a corpus cannot be {weight}")).at(file);
+    let error = Error::usage(format!("invalid weight {weight} of a corpus")).at(file);
     Err(error.help("a weight of 2.0 draws each pair twice an epoch, 0.5 every second pair"))
 }
 

@@ -114,7 +114,7 @@ fn weight(line: &[u8]) -> Result<f32> {
         _ if text.is_empty() => refused("the line is blank, where a weight is expected".to_owned()),
         Err(_) => refused(format!("{} is not a number, where a weight is expected", quoted(text))),
         Ok(weight) if !(0.0..=MOST).contains(&weight) => {
-            refused(format!("a weight cannot be {}: it is from 0 to {MOST}", brief(text)))
+            refused(format!("invalid weight {}: expected 0 to {MOST}", brief(text)))
         }
         // Not -0, which is the same, but has other bits.
         Ok(weight) => Ok(weight + 0.0),
@@ -141,10 +141,10 @@ mod tests {
         let long = format!("{}\n", "9,".repeat(5000));
         assert!(scan(&long, 1).unwrap_err().len() < 500);
         for (text, line, says) in [
-            ("1\n-0.1\n1\n", 2, "a weight cannot be -0.1: it is from 0 to 1000000"),
-            ("1\n1\nNaN\n", 3, "a weight cannot be NaN"),
-            ("inf\n1\n1\n", 1, "a weight cannot be inf"),
-            ("1\n1e40\n1\n", 2, "a weight cannot be 1e40"),
+            ("1\n-0.1\n1\n", 2, "invalid weight -0.1: expected 0 to 1000000"),
+            ("1\n1\nNaN\n", 3, "invalid weight NaN"),
+            ("inf\n1\n1\n", 1, "invalid weight inf"),
+            ("1\n1e40\n1\n", 2, "invalid weight 1e40"),
             ("1\n\n1\n", 2, "the line is blank"),
             ("1\n1\n\n\n", 3, "the line is blank"),
             ("1\n1\n\n", 3, "there are 2 weights, but "),

@@ -52,7 +52,7 @@ impl Files {
         let vocabularies = match (&decoder, named.as_slice()) {
             (Some(file), [source, target]) => [locate(folder, source, file)?, locate(folder, target, file)?],
             (Some(file), [_, ..]) => {
-                let what = format!("it names {} vocabularies; mt has models of one source and one target", named.len());
+                let what = format!("expected two vocabularies, of source and target, found {}", named.len());
                 return Err(Error::failure(what).at(file));
             }
             _ => lone_vocabularies(folder)?,

@@ -69,7 +69,7 @@ fn notes(files: &Files) -> Vec<String> {
     if !files.passed_over.is_empty() {
         let (taken, others) = (files.weights.display(), files.passed_over.join(", "));
         notes.push(format!(
-            "taken was {taken}, the last model of its training; to take another ({others}), name it: mt import \
+            "imported {taken}, the last model of its training; to take another ({others}), name it: mt import \
              FILE.npz --out DIR"
         ));
     }
