@@ -15,8 +15,10 @@ help: ## List the targets
 build: ## Build target/release/mt
 	$(CARGO) build --release --locked --target-dir target
 
-demo: build ## Train on data/quickstart, score and translate its test set
-	scripts/demo.sh
+demo: ## Build mt, train on data/quickstart, score and translate its test set
+	@scripts/demo.sh announce
+	@$(MAKE) --no-print-directory build
+	@scripts/demo.sh
 
 # In the release profile: without it training is slow, and the build is shared with the binary's.
 # Tests with real corpora read them from $MT_TEST_DATA, and are skipped if that is unset.

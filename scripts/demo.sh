@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# Trains a model on data/quickstart, scores it on the test set and shows five translations. `make demo` builds it first.
+# Trains a model on data/quickstart, scores it on the test set and shows five translations. `make demo` builds mt first.
+#
+#   scripts/demo.sh announce    tells what `make demo` is going to do, and how long that takes
 set -euo pipefail
 case ${1:-} in -h | --help) exec sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" ;; esac
 cd "$(dirname "$0")/.."
@@ -8,16 +10,30 @@ mt=target/release/mt
 run=runs/quickstart
 data=data/quickstart
 
+if [ "${1:-}" = announce ]; then
+    cores=$(nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
+    if [ -x "$mt" ]; then
+        echo "== Step 1 of 3: building mt again, if its source has changed"
+    else
+        # Half of the work is Rust that depends on each other: more than eight cores hardly help.
+        minutes=$((20 / (cores < 8 ? cores : 8) + 1))
+        echo "== Step 1 of 3: building mt with its $(grep -c '^name = ' Cargo.lock) dependencies, once: about $minutes minutes on $cores cores"
+        echo "   Cargo counts the crates below; the last one, mt itself, takes three of these minutes on two cores."
+    fi
+    echo "== Step 2 of 3: training, two to five minutes. Step 3: the test set, seconds."
+    exit
+fi
+
 if [ ! -x "$mt" ]; then
     echo "demo: $mt is missing; run 'make demo', or 'make build' first" >&2
     exit 1
 fi
 
-echo "== Training on $data; validation BLEU as it goes"
+echo "== Step 2 of 3: training on $data; validation BLEU as it goes"
 "$mt" train --config configs/quickstart.toml --run-dir "$run" --overwrite
 
 echo
-echo "== BLEU on the test set"
+echo "== Step 3 of 3: BLEU on the test set"
 "$mt" eval --model "$run" --bleu
 
 echo

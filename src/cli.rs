@@ -111,6 +111,8 @@ pub struct Common {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Write a starting configuration for two files of text
+    Init(InitArgs),
     /// Train a model from a configuration
     Train(TrainArgs),
     /// Check a configuration and its text for problems before training
@@ -146,6 +148,24 @@ pub enum Command {
     Tokenize(TokenizeArgs),
     /// Join subwords into lines
     Detokenize(TokenizeArgs),
+}
+
+/// `mt init`
+#[derive(Args, Debug)]
+pub struct InitArgs {
+    /// Source text, one sentence a line; may be compressed (.gz, .xz, .zst)
+    pub source: PathBuf,
+    /// Its translation, line by line
+    pub target: PathBuf,
+    /// Validate on these files; without them, pairs are held out of the training text
+    #[arg(long, num_args = 2, value_names = ["SOURCE", "TARGET"])]
+    pub valid: Option<Vec<PathBuf>>,
+    /// The configuration to write; held-out text goes into a folder beside it
+    #[arg(long, value_name = "FILE", default_value = "mt.toml")]
+    pub output: PathBuf,
+    /// Replace files that exist
+    #[arg(long)]
+    pub overwrite: bool,
 }
 
 /// `mt train`

@@ -24,7 +24,7 @@
 //! - translation: [`infer`] (on the processor), [`gpu`] (on NVIDIA's), [`decode`] (search); training: [`train`]
 //! - [`config`], which is made of the sections that the modules below define, each its own
 //! - [`interop`] (models of other programs), [`report`] (pages and pictures)
-//! - on disk: [`model_dir`] (models, also of the hub), [`run`] (training runs)
+//! - on disk: [`model_dir`] (models, also of the hub), [`run`] (training runs); [`starter`] (first configurations)
 //! - the program: [`cli`], [`commands`]
 //!
 //! `tests/layers.rs` has the same list, and checks every use of one module by another.
@@ -62,4 +62,5 @@ pub mod report;
 pub mod rng;
 pub mod run;
 mod signature;
+pub mod starter;
 pub mod train;

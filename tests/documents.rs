@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use clap::CommandFactory;
 use mt::cli::Cli;
@@ -163,14 +164,37 @@ fn the_versions_that_are_fuzzed_are_those_that_are_built() {
         let is_built = versions.get(name).is_none_or(|versions| versions.contains(version));
         assert!(is_built, "fuzz/Cargo.lock has {name} {version}, Cargo.lock {:?}", versions[name]);
     }
-    // That crate has no tests of ours and no feature, so neither their dependencies.
+    // That crate has no tests of ours and the default features alone, so only their dependencies.
     let ours = fuzzed.iter().find(|package| package["name"].as_str() == Some("mt")).unwrap();
     let names = ours["dependencies"].as_array().unwrap().iter().map(|name| name.as_str().unwrap());
     let names: BTreeSet<&str> = names.filter_map(|name| name.split(' ').next()).collect();
     let manifest = toml("Cargo.toml");
-    let is_optional = |value: &toml::Value| value.get("optional").and_then(toml::Value::as_bool) == Some(true);
-    let needed = manifest["dependencies"].as_table().unwrap().iter().filter(|(_, value)| !is_optional(value));
+    let features = manifest["features"].as_table().unwrap();
+    let parts = |name: &str| features[name].as_array().unwrap().iter().map(|part| part.as_str().unwrap());
+    let by_default: BTreeSet<&str> = parts("default").flat_map(parts).collect();
+    let is_needed = |name: &str, value: &toml::Value| {
+        let is_optional = value.get("optional").and_then(toml::Value::as_bool) == Some(true);
+        !is_optional || by_default.contains(format!("dep:{name}").as_str())
+    };
+    let needed = manifest["dependencies"].as_table().unwrap().iter().filter(|(name, value)| is_needed(name, value));
     assert_eq!(names, needed.map(|(name, _)| name.as_str()).collect(), "fuzz/Cargo.lock: cargo update --workspace");
+}
+
+/// Otherwise `make test` compiles that crate, and all that use it, a second time after `make build`.
+#[test]
+fn tests_turn_on_no_features_of_what_the_program_is_built_from() {
+    let tree = |edges: &str| -> BTreeSet<String> {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["tree", "--offline", "--locked", "--prefix", "none", "--format", "{p} {f}", "--edges", edges]);
+        let output = cargo.current_dir(root()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let lines = String::from_utf8(output.stdout).unwrap();
+        lines.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
+    };
+    let (built, tested) = (tree("normal,build"), tree("normal,build,dev"));
+    assert!(built.len() > 100, "only {} crates found", built.len());
+    let differ: Vec<&String> = built.difference(&tested).collect();
+    assert!(differ.is_empty(), "with other features in tests: {differ:#?}");
 }
 
 /// In the tables of docs/architecture.md, each row ends with a function or type and its file.

@@ -30,6 +30,7 @@ fn results_have_the_documented_keys() {
     let project = Project::new();
     let [results, log_entries] = documented();
     let commands: &[(&str, &[&str])] = &[
+        ("init", &["train.en", "train.de", "--valid", "valid.en", "valid.de"]),
         ("train --dry-run", &["--config", "small.toml", "--run-dir", "runs/other"]),
         ("train", &["--config", "small.toml", "--threads", "1", "--set", MONITOR]),
         ("check", &["--config", "small.toml", "--run-dir", "runs/other"]),

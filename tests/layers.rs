@@ -36,6 +36,7 @@ const ORDER: &[&str] = &[
     "report",
     "model_dir",
     "run",
+    "starter",
     "cli",
     "commands",
 ];

@@ -7,7 +7,34 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use common::project::{Project, fails, file, send, stderr, stdout, succeeds};
+use common::datasets::gzip;
+use common::project::{Project, fails, file, send, sets, stderr, stdout, succeeds};
+use common::transcript::{Transcript, assert_transcript};
+
+/// From two files of text to a model in two commands.
+#[test]
+fn a_starting_configuration_trains() {
+    let project = Project::new();
+    for (name, word) in [("all.en", "line"), ("all.de", "Zeile")] {
+        let text: String = (0..400).map(|number| format!("{word} {number} {}\n", number * number)).collect();
+        project.write(&format!("{name}.gz"), gzip(text.as_bytes()));
+    }
+    let mut transcript = Transcript::new(&project);
+    transcript.run("init all.en.gz all.de.gz --output sub/first.toml --device cpu");
+    std::fs::create_dir(project.path("sub")).unwrap();
+    transcript.run("init all.en.gz all.de.gz --output sub/first.toml --device cpu");
+    transcript.run("init all.en.gz all.de.gz --output sub/first.toml --device cpu");
+    transcript.run("init all.en.gz train.de --output other.toml --device cpu");
+    transcript.run("init train.en train.de --output other.toml --device cpu");
+    transcript.run("init train.en train.de --output other.txt --device cpu");
+    assert!(!project.path("other.toml").exists() && !project.path("other-data").exists());
+    assert_transcript!(transcript);
+    insta::assert_snapshot!("starting_configuration", std::fs::read_to_string(project.path("sub/first.toml")).unwrap());
+    let small = ["train.max_updates=2", "train.batch_tokens=64", "valid.max_sentences=2", "model.d_model=16"];
+    let args = [&["train", "--config", "sub/first.toml", "--run-dir", "run"], &sets(&small)[..]].concat();
+    succeeds(&project.mt(&args));
+    assert!(project.path("run/model.safetensors").exists());
+}
 
 /// The directories of prepared text in a cache.
 fn texts(cache: &Path) -> Vec<PathBuf> {

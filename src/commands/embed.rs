@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
-use candle_datasets::Batcher;
 use indicatif::ProgressBar;
 use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, TensorView};
@@ -125,7 +124,11 @@ fn embed(
 fn stacked(vectors: Vec<Vec<f32>>) -> Result<Option<Tensor>> {
     let count = vectors.len();
     let rows = vectors.into_iter().map(|vector| Tensor::new(vector, &Device::Cpu));
-    Ok(Batcher::new_r1(rows).batch_size(count.max(1)).next().transpose()?)
+    #[cfg(feature = "hub")]
+    return Ok(candle_datasets::Batcher::new_r1(rows).batch_size(count.max(1)).next().transpose()?);
+    // candle-datasets brings the client of the hub with it.
+    #[cfg(not(feature = "hub"))]
+    return if count == 0 { Ok(None) } else { Ok(Some(Tensor::stack(&rows.collect::<Result<Vec<_>, _>>()?, 0)?)) };
 }
 
 /// The tensor `embeddings` [lines, D], made of batches [n, D], as a safetensors file.

@@ -8,6 +8,7 @@ mod eval;
 mod export;
 mod import;
 mod info;
+mod init;
 mod prepare;
 mod quantize;
 mod report;
@@ -39,6 +40,7 @@ pub fn run(cli: &Cli) -> Result<()> {
         return Err(Error::usage(format!("--threads is at most {MOST_THREADS}")).help("0 means one for each core"));
     }
     let result = match &cli.command {
+        Command::Init(args) => init::run(args, common),
         Command::Train(args) => train::run(args, common),
         Command::Check(args) => check::run(args, common),
         Command::Prepare(args) => prepare::run(args, common),

@@ -1,8 +1,9 @@
 //! The text of each token of a vocabulary, so that a search can recognise words, whatever tokens spell them.
 
 use unicode_properties::{GeneralCategoryGroup, UnicodeGeneralCategory};
-use unicode_script::{Script, UnicodeScript};
+use unicode_script::UnicodeScript;
 
+use crate::data::text::script::is_without_spaces;
 use crate::data::tokenizer::Tokenizer;
 
 /// The text of each token.
@@ -58,18 +59,7 @@ impl Surfaces {
 /// Whether a character is of a word that spaces separate from others. Those of scripts without such spaces are not:
 /// there, words end anywhere.
 fn is_of_word(character: char) -> bool {
-    let is_spaced = !matches!(
-        character.script(),
-        Script::Han
-            | Script::Hiragana
-            | Script::Katakana
-            | Script::Bopomofo
-            | Script::Thai
-            | Script::Lao
-            | Script::Khmer
-            | Script::Myanmar
-            | Script::Tibetan
-    );
+    let is_spaced = !is_without_spaces(character.script());
     // The mark of long vowels is of no script.
     let is_of_kana = character == '\u{30FC}';
     let is_mark = || character.general_category_group() == GeneralCategoryGroup::Mark;

@@ -12,7 +12,6 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use super::listing::Listing;
 use super::room::Room;
 use super::{Repo, checksum, problem};
 use crate::console::info;
@@ -23,6 +22,14 @@ use crate::limits::{HUB_ANSWER, HUB_NAME, HUB_NAME_PART};
 /// The bytes of a file above which it is remembered that it was found whole: smaller ones are hashed in less time than
 /// the hub takes to answer.
 const LARGE: u64 = 1 << 24;
+
+/// The files of a revision.
+pub(super) struct Listing {
+    /// The commit that the revision stands for.
+    pub commit: String,
+    /// The names of its files, sorted.
+    pub files: Vec<String>,
+}
 
 /// The cache.
 pub(super) struct Cache {

@@ -1,10 +1,12 @@
 //! The Hugging Face hub: all code that talks to it is here.
 //!
 //! ```text
-//! Hub::files ── listing ── names of a revision's files, and its commit
-//! Hub::fetch ── cache: is it there? ── download: metadata, ranges, retries ── cache: in its place once it is whole
+//! Hub::files ── web/listing ── names of a revision's files, and its commit
+//! Hub::fetch ── cache: is it there? ── web/download: metadata, ranges, retries ── cache: in its place once it is whole
 //!    both ask through web: who gets the token, which redirects are followed, how much is read
 //! ```
+//!
+//! A build without the feature `hub` has the cache alone, as with `--offline`.
 //!
 //! `hf-hub` 1.0 supplies the kinds of repositories, their addresses, and the types of answers. Requests are our own:
 //! `hf-hub` reads an answer to its end however long it is, and sends the token to any address that a header `Link`
@@ -13,17 +15,21 @@
 //! and for the metadata of a file it follows the redirect to a host that does not send the headers with commit and
 //! checksum. The cache has the layout that all programs of the hub share.
 
+// Without the feature, nothing writes into the cache.
+#[cfg_attr(not(feature = "hub"), allow(dead_code))]
 mod cache;
+#[cfg_attr(not(feature = "hub"), allow(dead_code))]
 mod checksum;
-mod conversion;
-mod download;
-mod listing;
 mod name;
+#[cfg_attr(not(feature = "hub"), allow(dead_code))]
 mod paths;
+#[cfg_attr(not(feature = "hub"), allow(dead_code))]
 mod problem;
-mod retry;
 mod room;
-mod secret;
+#[cfg(feature = "hub")]
+mod web;
+#[cfg(not(feature = "hub"))]
+#[path = "without_web.rs"]
 mod web;
 
 use std::collections::HashMap;
@@ -31,11 +37,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use hf_hub::{RepoType, RepoTypeDataset, RepoTypeModel};
-
 use crate::error::{Error, Result};
-use cache::Cache;
-use listing::Listing;
+use cache::{Cache, Listing};
 pub use paths::user_cache;
 pub(crate) use room::Room;
 use web::Web;
@@ -53,16 +56,8 @@ impl RepoKind {
     /// As addresses and folders of the cache call it.
     fn plural(self) -> &'static str {
         match self {
-            Self::Model => RepoTypeModel.plural(),
-            Self::Dataset => RepoTypeDataset.plural(),
-        }
-    }
-
-    /// What addresses of its files begin with.
-    fn url_prefix(self) -> &'static str {
-        match self {
-            Self::Model => RepoTypeModel.url_prefix(),
-            Self::Dataset => RepoTypeDataset.url_prefix(),
+            Self::Model => "models",
+            Self::Dataset => "datasets",
         }
     }
 
@@ -204,6 +199,20 @@ impl Hub {
     /// As [`Self::files`].
     pub fn commit(&self, repo: &Repo) -> Result<String> {
         Ok(self.listing(repo)?.commit.clone())
+    }
+
+    /// The revision with which the hub's converter added safetensors to the present `main`, if there is one. Unknown
+    /// offline.
+    ///
+    /// # Errors
+    /// As [`Self::files`].
+    pub fn conversion(&self, repo: &Repo) -> Result<Option<String>> {
+        match &self.web {
+            Some(web) if repo.kind == RepoKind::Model && repo.revision == MAIN => {
+                web.conversion(repo, &self.commit(repo)?)
+            }
+            _ => Ok(None),
+        }
     }
 
     /// The path in the cache of a file at that revision, fetched if it is missing. A partial download is resumed; a

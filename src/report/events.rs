@@ -295,6 +295,9 @@ impl Watcher for Events {
 
     fn samples(&mut self, Samples { update, is_final, explained }: Samples) -> Result<()> {
         self.refuse_removed()?;
+        if cfg!(not(feature = "pictures")) {
+            return Ok(());
+        }
         let image = |(i, explanation): (usize, &Explanation)| -> Result<Tagged> {
             let tag = format!("{}{ATTENTION}{}", if is_final { "final/" } else { "" }, i + 1);
             Ok(Tagged::image(&tag, picture::png(&picture::sentence::maps(explanation)?)?.0))

@@ -8,6 +8,7 @@ mod card;
 mod columns;
 mod find;
 mod json;
+#[cfg(feature = "hub")]
 mod parquet;
 mod rows;
 mod table;
@@ -184,6 +185,14 @@ impl HubFiles {
     fn rows(&self, unit: &[Shard]) -> Result<Bounded> {
         let columns = &self.columns;
         let rows: Box<dyn Rows> = match (self.format, unit) {
+            #[cfg(not(feature = "hub"))]
+            (Format::Parquet, [shard]) => {
+                let error = Error::usage("this build of mt cannot read Parquet: it lacks the feature `hub`");
+                return Err(error
+                    .at(&shard.name)
+                    .help("build with cargo's default features, or convert the file to text"));
+            }
+            #[cfg(feature = "hub")]
             (Format::Parquet, [shard]) => Box::new(parquet::ParquetRows::open(shard, columns)?),
             (Format::Json, [shard]) => Box::new(json::JsonRows::open(shard, columns)?),
             (Format::Csv, [shard]) => Box::new(table::TableRows::open(shard, columns, ',')?),

@@ -13,6 +13,7 @@ mod members;
 pub mod packing;
 pub mod raw;
 pub mod returns;
+pub mod script;
 
 /// A new file in a folder.
 #[cfg(test)]

@@ -5,16 +5,18 @@ use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use hf_hub::{RepoType, RepoTypeDataset, RepoTypeModel};
 use indicatif::ProgressBar;
 use reqwest::blocking::Response;
 use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG};
 use reqwest::{Method, StatusCode, Url};
 
-use super::cache::{Cache, is_key};
+use super::super::cache::{Cache, is_key};
+use super::super::problem::{cannot_write, no_room};
+use super::super::room::Room;
+use super::super::{Repo, RepoKind, checksum};
 use super::retry::{Failure, PAUSE, TRIES, after_tries, retrying, wait};
-use super::room::Room;
-use super::web::{ANSWER, Request, Web, broken, header, origin};
-use super::{Repo, checksum, problem};
+use super::{ANSWER, Request, Web, broken, header, origin, problem};
 use crate::console::{Counted, info, message, progress_bar, shown};
 use crate::error::{Error, Result};
 use crate::file::{Folder, folder_of};
@@ -29,7 +31,7 @@ struct Metadata {
 
 impl Web {
     /// Brings a file into the cache, unless the one that is there is the same.
-    pub(super) fn fetch(
+    pub(in crate::hub) fn fetch(
         &self,
         cache: &Cache,
         repo: &Repo,
@@ -37,7 +39,11 @@ impl Web {
         file: &str,
         cached: Option<PathBuf>,
     ) -> Result<PathBuf> {
-        let kind = repo.kind.url_prefix().split_terminator('/');
+        let kind = match repo.kind {
+            RepoKind::Model => RepoTypeModel.url_prefix(),
+            RepoKind::Dataset => RepoTypeDataset.url_prefix(),
+        };
+        let kind = kind.split_terminator('/');
         let parts = kind.chain(repo.name.split('/')).chain(["resolve", commit]);
         let url = self.url(parts.chain(file.split('/')));
         let metadata = retrying(|| self.metadata(&url, repo, file))?;
@@ -64,7 +70,7 @@ impl Web {
             let bar = bar(repo, file, *size);
             Download { web: self, url: &url, repo, file, metadata: &metadata, part: &part, bar }.run()?;
             let moved = blobs.rename(part.file_name().unwrap_or_default(), blob.file_name().unwrap_or_default());
-            moved.map_err(|error| problem::cannot_write(&blob, error))?;
+            moved.map_err(|error| cannot_write(&blob, error))?;
             cache.remember(repo, &blob, etag);
         }
         cache.link(repo, commit, file, etag)
@@ -250,7 +256,7 @@ impl Download<'_> {
     fn check_room(&self, needed: u64) -> Result<u64> {
         let Some(room) = Room::at(self.part) else { return Ok(u64::MAX) };
         let checked = room.check(needed, format_args!("{} of {}", self.file, self.repo));
-        checked.map(|()| room.spare()).map_err(problem::no_room)
+        checked.map(|()| room.spare()).map_err(no_room)
     }
 
     /// A failed write. If the disk or the user's quota is full, the partial file is removed.
@@ -258,7 +264,7 @@ impl Download<'_> {
         if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) {
             let _ = fs::remove_file(self.part);
         }
-        Failure::Final(problem::cannot_write(self.part, error))
+        Failure::Final(cannot_write(self.part, error))
     }
 
     /// Empties `part`.

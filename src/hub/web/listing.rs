@@ -3,19 +3,12 @@
 use hf_hub::repository::RepoSibling;
 use serde::Deserialize;
 
+use super::super::Repo;
+use super::super::cache::{self, Listing};
 use super::retry::retrying;
-use super::web::Web;
-use super::{Repo, cache, problem};
+use super::{Web, problem};
 use crate::error::Result;
 use crate::limits::HUB_FILES;
-
-/// The files of a revision.
-pub(super) struct Listing {
-    /// The commit that the revision stands for.
-    pub commit: String,
-    /// The names of its files, sorted.
-    pub files: Vec<String>,
-}
 
 /// A repository as the hub describes it.
 ///
@@ -28,7 +21,7 @@ struct Info {
 
 impl Web {
     /// Asks for the files of a revision.
-    pub(super) fn list(&self, repo: &Repo) -> Result<Listing> {
+    pub(in crate::hub) fn list(&self, repo: &Repo) -> Result<Listing> {
         let url = self.url_about(repo, &["revision", &repo.revision]);
         let info: Info = retrying(|| self.answer(&url, repo))?;
         let commit = info.sha.filter(|sha| cache::is_key(sha));

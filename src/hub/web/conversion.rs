@@ -4,9 +4,9 @@
 use hf_hub::repository::GitCommitInfo;
 use serde::Deserialize;
 
+use super::super::Repo;
+use super::Web;
 use super::retry::retrying;
-use super::web::Web;
-use super::{Hub, MAIN, Repo, RepoKind};
 use crate::error::{Error, Result};
 use crate::limits::{HUB_COMMITS, HUB_PAGES};
 
@@ -44,27 +44,17 @@ impl Discussion {
     }
 }
 
-impl Hub {
-    /// The revision with which the hub's converter added safetensors to the present `main`, if there is one. Unknown
-    /// offline.
-    ///
-    /// # Errors
-    /// As [`Hub::files`].
-    pub fn conversion(&self, repo: &Repo) -> Result<Option<String>> {
-        let Some(web) = self.web.as_ref().filter(|_| repo.kind == RepoKind::Model && repo.revision == MAIN) else {
-            return Ok(None);
-        };
-        let head = self.commit(repo)?;
-        for revision in web.conversions(repo)? {
-            if web.follows(repo, &revision, &head)? {
+impl Web {
+    /// The revision with which the hub's converter added safetensors to `main`, whose commit is `head`.
+    pub(in crate::hub) fn conversion(&self, repo: &Repo, head: &str) -> Result<Option<String>> {
+        for revision in self.conversions(repo)? {
+            if self.follows(repo, &revision, head)? {
                 return Ok(Some(revision));
             }
         }
         Ok(None)
     }
-}
 
-impl Web {
     /// The revisions of the converter's pull requests.
     fn conversions(&self, repo: &Repo) -> Result<Vec<String>> {
         let mut found = Vec::new();

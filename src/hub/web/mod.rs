@@ -3,6 +3,13 @@
 //! The HTTP client follows no redirect itself. Each address is joined as browsers do it, so that `/\host/`, which looks
 //! like a path, counts as the host that it leads to. Only then its origin is compared with the endpoint's.
 
+mod conversion;
+mod download;
+mod listing;
+mod problem;
+mod retry;
+mod secret;
+
 use std::fs;
 use std::io::Read;
 use std::time::Duration;
@@ -15,13 +22,13 @@ use reqwest::{Method, Url};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-use super::problem::{self, Refusal};
-use super::retry::Failure;
-use super::secret::{self, Secrets};
 use super::{MAIN, Repo, paths, says_yes, variable};
 use crate::console::message;
 use crate::error::{Error, Result};
 use crate::limits::{HUB_ANSWER, HUB_ANSWER_TIME, HUB_REDIRECTS, HUB_REFUSAL};
+use problem::Refusal;
+use retry::Failure;
+use secret::Secrets;
 
 /// How long a connection may take, an answer about a file, and how long a download may be silent.
 const CONNECT: Duration = Duration::from_secs(15);
@@ -98,7 +105,7 @@ impl Web {
     }
 
     /// The address of a part of the hub.
-    pub(super) fn url<'a>(&self, parts: impl IntoIterator<Item = &'a str>) -> Url {
+    fn url<'a>(&self, parts: impl IntoIterator<Item = &'a str>) -> Url {
         let mut url = self.address.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(parts);
@@ -107,12 +114,12 @@ impl Web {
     }
 
     /// The address of information about a repository.
-    pub(super) fn url_about(&self, repo: &Repo, parts: &[&str]) -> Url {
+    fn url_about(&self, repo: &Repo, parts: &[&str]) -> Url {
         self.url(["api", repo.kind.plural()].into_iter().chain(repo.name.split('/')).chain(parts.iter().copied()))
     }
 
     /// The answer to a request, after the redirects that `follows` agrees to.
-    pub(super) fn send(
+    fn send(
         &self,
         request: &Request<'_>,
         follows: impl Fn(&Response, &Url) -> bool,
@@ -150,7 +157,7 @@ impl Web {
     }
 
     /// Where an answer of `url` sends the request on to.
-    pub(super) fn target(&self, response: &Response, url: &Url) -> std::result::Result<Option<Url>, Failure> {
+    fn target(&self, response: &Response, url: &Url) -> std::result::Result<Option<Url>, Failure> {
         let location = header(response.headers(), LOCATION.as_str()).filter(|_| response.status().is_redirection());
         let Some(location) = location else { return Ok(None) };
         let target = url.join(&location).ok().filter(is_of_web);
@@ -164,12 +171,12 @@ impl Web {
     }
 
     /// Whether a redirect stays on its host or goes to a host of the hub: the endpoint, or the hub's own.
-    pub(super) fn is_within(&self, from: &Url, to: &Url) -> bool {
+    fn is_within(&self, from: &Url, to: &Url) -> bool {
         is_within(&self.address, from, to)
     }
 
     /// What the hub answers to a question about a repository.
-    pub(super) fn answer<T: DeserializeOwned>(&self, url: &Url, repo: &Repo) -> std::result::Result<T, Failure> {
+    fn answer<T: DeserializeOwned>(&self, url: &Url, repo: &Repo) -> std::result::Result<T, Failure> {
         let request = Request { method: Method::GET, url, repo, file: None, start: 0, time: Some(HUB_ANSWER_TIME) };
         // Another host could send false information about a repository, and a request to a host in the user's network
         // could have side effects.
@@ -211,7 +218,7 @@ impl Web {
     }
 
     /// The failure for a refused request, for a file if `file` is given.
-    pub(super) fn refusal(&self, response: Response, repo: &Repo, file: Option<&str>) -> Failure {
+    fn refusal(&self, response: Response, repo: &Repo, file: Option<&str>) -> Failure {
         let (status, headers) = (response.status().as_u16(), response.headers());
         let mut code = header(headers, "x-error-code");
         let wait = header(headers, RETRY_AFTER.as_str()).and_then(|seconds| seconds.trim().parse().ok());

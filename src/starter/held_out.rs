@@ -1,0 +1,57 @@
+//! Pairs held out of the training text for validation.
+
+use std::collections::HashMap;
+
+use super::survey::Survey;
+use crate::data::corpus::{Corpus, PairSource};
+use crate::error::{Error, Result};
+use crate::rng::{self, Permutation};
+
+/// The most pairs held out …
+const MOST: usize = 1000;
+/// … and the share of a small corpus.
+const SHARE: usize = 10;
+/// Fewer than this many say nothing.
+const FEWEST: usize = 20;
+/// Candidates for each pair that is wanted.
+const CANDIDATES: usize = 20;
+
+/// The indices of the held-out pairs, in order: drawn at random from those of which neither side, apart from case and
+/// punctuation, is in another pair.
+///
+/// # Errors
+/// There are too few.
+pub(super) fn choose(corpus: &Corpus, survey: &Survey, seed: u64) -> Result<Vec<usize>> {
+    let all = corpus.len();
+    let wanted = MOST.min(survey.pairs / SHARE);
+    let order = Permutation::new(all as u64, rng::key(seed, "held out", &[]));
+    let candidates = (0..all).map(|index| order.get(index as u64) as usize);
+    let candidates: Vec<usize> = candidates.take(CANDIDATES * MOST).filter(|&pair| is_good(survey, pair)).collect();
+    let counts = [0, 1].map(|side| {
+        let keys = &survey.keys[side];
+        let mut counts: HashMap<u64, usize> = candidates.iter().map(|&pair| (keys[pair], 0)).collect();
+        for key in keys {
+            counts.entry(*key).and_modify(|count| *count += 1);
+        }
+        counts
+    });
+    let is_once = |pair: usize| (0..2).all(|side| counts[side].get(&survey.keys[side][pair]) == Some(&1));
+    let mut chosen: Vec<usize> = candidates.into_iter().filter(|&pair| is_once(pair)).take(wanted).collect();
+    if chosen.len() < FEWEST {
+        let error = Error::failure(format!(
+            "only {} of {all} pairs can be held out for validation; {FEWEST} are the fewest that say anything",
+            chosen.len()
+        ));
+        let help =
+            "a pair is held out if neither of its lines is in another one; --valid SOURCE TARGET names other text";
+        return Err(error.at(corpus.source().path()).help(help));
+    }
+    chosen.sort_unstable();
+    Ok(chosen)
+}
+
+/// Whether both sides have letters or digits, and differ.
+fn is_good(survey: &Survey, pair: usize) -> bool {
+    let [source, target] = [&survey.keys[0], &survey.keys[1]].map(|keys| keys[pair]);
+    source != 0 && target != 0 && source != target
+}

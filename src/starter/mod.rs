@@ -1,0 +1,165 @@
+//! A starting configuration for a pair of text files, as `mt init` writes it.
+//!
+//! ```text
+//! survey: one pass over the text ── held_out: pairs for validation ── recipe: sizes, with reasons ── document: TOML
+//! ```
+
+mod document;
+mod held_out;
+mod recipe;
+mod survey;
+
+use std::fs;
+use std::io::{BufWriter, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use crate::data::corpus::{Corpus, PairSource};
+use crate::error::{Error, Result};
+use crate::file::{Folder, folder_of};
+use document::Named;
+pub use recipe::{Machine, Recipe};
+use survey::Survey;
+
+/// The text, and where the configuration goes.
+#[derive(Clone, Debug)]
+pub struct StarterRequest {
+    /// Source and target text, line by line.
+    pub train: [PathBuf; 2],
+    /// Text to validate on. Without it, pairs are held out of the training text.
+    pub valid: Option<[PathBuf; 2]>,
+    /// The configuration to write. The training text without the held-out pairs goes into a folder beside it.
+    pub file: PathBuf,
+    /// Whether files that exist are replaced.
+    pub overwrite: bool,
+    /// The machine to train on.
+    pub machine: Machine,
+    /// Decides which pairs are held out.
+    pub seed: u64,
+}
+
+/// What was written.
+#[derive(Clone, Debug)]
+pub struct Starter {
+    /// The configuration.
+    pub file: PathBuf,
+    /// Pairs to train on.
+    pub train_pairs: usize,
+    /// Pairs to validate on.
+    pub valid_pairs: usize,
+    /// The folder of the held-out text, if any was held out.
+    pub folder: Option<PathBuf>,
+    /// The sizes.
+    pub recipe: Recipe,
+}
+
+/// The languages of the two files, by their extensions: `train.en.gz` is in `en`.
+fn languages(files: &[PathBuf; 2]) -> [String; 2] {
+    let language = |file: &PathBuf| {
+        let name = file.file_name()?.to_str()?;
+        let name = [".gz", ".xz", ".zst"].iter().find_map(|packed| name.strip_suffix(packed)).unwrap_or(name);
+        let extension = Path::new(name).extension()?.to_str()?;
+        let is_name = extension.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
+        (is_name && extension.len() <= 12 && extension != "txt").then(|| extension.to_owned())
+    };
+    match files.each_ref().map(language) {
+        [Some(source), Some(target)] if source != target => [source, target],
+        _ => ["source".to_owned(), "target".to_owned()],
+    }
+}
+
+/// Surveys the text, holds out pairs for validation, and writes the configuration last.
+///
+/// # Errors
+/// The text cannot be read, is not UTF-8, or its files differ in length; there are too few different pairs to hold any
+/// out; a file exists and may not be replaced, or cannot be written.
+pub fn begin(request: &StarterRequest) -> Result<Starter> {
+    let file = &request.file;
+    let name = file.file_stem().and_then(|stem| stem.to_str());
+    let name = name.filter(|_| file.extension().is_some_and(|it| it == "toml")).ok_or_else(|| {
+        Error::usage("the name of a configuration ends in .toml").at(file).help("for example --output mt.toml")
+    })?;
+    let data = folder_of(file).join(format!("{name}-data"));
+    let taken = [Some(file), request.valid.is_none().then_some(&data)];
+    if let Some(taken) = taken.into_iter().flatten().find(|path| fs::symlink_metadata(path).is_ok())
+        && !request.overwrite
+    {
+        let error = Error::usage("it exists already").at(taken);
+        return Err(error.help("--overwrite replaces it, --output FILE names another configuration"));
+    }
+    let corpus = Corpus::open(&request.train[0], &request.train[1], 1.0)?;
+    let mut survey = Survey::of(&corpus)?;
+    let (named, valid_pairs, folder) = match &request.valid {
+        Some(valid) => {
+            let pairs = Corpus::open(&valid[0], &valid[1], 1.0)?.len();
+            (
+                Named { train: seen_from(file, &request.train)?, valid: seen_from(file, valid)?, held_out: 0 },
+                pairs,
+                None,
+            )
+        }
+        None => {
+            let held_out = held_out::choose(&corpus, &survey, request.seed)?;
+            let languages = languages(&request.train);
+            let files = |set: &str| languages.each_ref().map(|language| format!("{set}.{language}"));
+            let (train, valid) = (files("train"), files("valid"));
+            write_text(&corpus, &held_out, &data, [&train, &valid])?;
+            survey.pairs -= held_out.len();
+            let below = |files: [String; 2]| files.map(|file| format!("{name}-data/{file}"));
+            (Named { train: below(train), valid: below(valid), held_out: held_out.len() }, held_out.len(), Some(data))
+        }
+    };
+    let recipe = Recipe::new(&survey, &request.machine);
+    let text = document::text(&request.train, &named, &survey, &recipe, name);
+    let written = Folder::containing(file).and_then(|(folder, name)| folder.replace_shared(name, text.as_bytes()));
+    written.map_err(|error| Error::io("write", file, error))?;
+    Ok(Starter { file: file.clone(), train_pairs: survey.pairs, valid_pairs, folder, recipe })
+}
+
+/// Files as the configuration names them: relative to its folder where they are below it.
+fn seen_from(file: &Path, files: &[PathBuf; 2]) -> Result<[String; 2]> {
+    let absolute = |path: &Path| std::path::absolute(path).map_err(|error| Error::io("find", path, error));
+    let folder = absolute(folder_of(file))?;
+    let seen = |path: &PathBuf| {
+        let path = absolute(path)?;
+        let seen = path.strip_prefix(&folder).unwrap_or(&path).to_str().map(str::to_owned);
+        seen.ok_or_else(|| Error::usage("this name is not UTF-8, which a configuration is").at(&path))
+    };
+    Ok([seen(&files[0])?, seen(&files[1])?])
+}
+
+/// Writes the training text and the pairs held out of it (indices, in order) as [train, valid][source, target].
+fn write_text(corpus: &Corpus, held_out: &[usize], directory: &Path, names: [&[String; 2]; 2]) -> Result<()> {
+    let write_error = |error| Error::io("write", directory, error);
+    if let Err(error) = fs::create_dir(directory)
+        && error.kind() != ErrorKind::AlreadyExists
+    {
+        return Err(Error::io("make the folder", directory, error));
+    }
+    let folder = Folder::open(directory).map_err(write_error)?;
+    let mut staged = Vec::new();
+    for name in names.into_iter().flatten() {
+        staged.push(folder.stage_shared(name).map_err(write_error)?);
+    }
+    let mut outputs: Vec<_> = staged.iter().map(|staged| BufWriter::new(staged.file())).collect();
+    let (mut index, mut next) = (0, held_out.iter().copied().peekable());
+    for block in corpus.blocks()? {
+        let block = block?;
+        for (source, target) in (0..block.len()).map(|pair| block.get(pair)) {
+            let set = if next.next_if_eq(&index).is_some() { 2 } else { 0 };
+            for (output, line) in outputs[set..].iter_mut().zip([source, target]) {
+                writeln!(output, "{line}").map_err(write_error)?;
+            }
+            index += 1;
+        }
+    }
+    outputs.iter_mut().try_for_each(Write::flush).map_err(write_error)?;
+    drop(outputs);
+    for staged in staged {
+        staged.file().sync_all().map_err(write_error)?;
+        staged.persist().map_err(write_error)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
