@@ -58,6 +58,7 @@ lint: ## Check formatting and lints, and that the fuzz targets compile
 	$(CARGO) fmt --check
 	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) clippy --release --all-targets --locked -- -D warnings
+	$(CARGO) clippy --release --locked --no-default-features -- -D warnings
 	$(CARGO) clippy --release --locked --manifest-path fuzz/Cargo.toml --target-dir target -- -D warnings
 
 deny: ## Check licences, duplicates, sources and advisories of the dependencies (cargo-deny; the last needs the network)

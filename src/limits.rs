@@ -3,6 +3,9 @@
 //! Input that goes beyond a limit is refused with an error that names the file and the limit. `docs/security.md`
 //! defines foreign input and what the program guarantees about it.
 
+// A build without the hub or pictures lacks what some of them limit.
+#![cfg_attr(not(all(feature = "hub", feature = "pictures")), allow(dead_code))]
+
 use std::time::Duration;
 
 // Messages.

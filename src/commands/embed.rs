@@ -122,13 +122,16 @@ fn embed(
 
 /// Vectors of D numbers as one tensor [vectors, D]; nothing if there are none.
 fn stacked(vectors: Vec<Vec<f32>>) -> Result<Option<Tensor>> {
+    if vectors.is_empty() {
+        return Ok(None);
+    }
     let count = vectors.len();
     let rows = vectors.into_iter().map(|vector| Tensor::new(vector, &Device::Cpu));
     #[cfg(feature = "hub")]
-    return Ok(candle_datasets::Batcher::new_r1(rows).batch_size(count.max(1)).next().transpose()?);
+    return Ok(candle_datasets::Batcher::new_r1(rows).batch_size(count).next().transpose()?);
     // candle-datasets brings the client of the hub with it.
     #[cfg(not(feature = "hub"))]
-    return if count == 0 { Ok(None) } else { Ok(Some(Tensor::stack(&rows.collect::<Result<Vec<_>, _>>()?, 0)?)) };
+    return Ok(Some(Tensor::stack(&rows.take(count).collect::<candle_core::Result<Vec<_>>>()?, 0)?));
 }
 
 /// The tensor `embeddings` [lines, D], made of batches [n, D], as a safetensors file.

@@ -114,6 +114,7 @@ impl Folder {
     }
 
     /// Opens a regular file for appending, and makes it if it is missing.
+    #[cfg_attr(not(feature = "hub"), allow(dead_code))]
     pub(crate) fn append_or_make(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         only_name(self.opened(name.as_ref(), OFlags::RDWR | OFlags::APPEND | OFlags::CREATE)?)
     }
