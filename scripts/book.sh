@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Builds the guide and the reference pages as a book: target/book/docs/guide/index.html. Needs mdbook on the PATH.
+#
+# Pages link to other files of the repository. These are copied beside the book, to the same places below target/book; of a
+# Markdown file there is also a page of its text, since mdbook makes links to such a file end in .html.
+set -euo pipefail
+case ${1:-} in -h | --help) exec sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" ;; esac
+cd "$(dirname "$0")/.."
+
+if ! command -v mdbook >/dev/null; then
+    echo "book: mdbook is missing: cargo install --locked mdbook" >&2
+    exit 1
+fi
+rm -rf target/book
+mdbook build docs
+
+for page in docs/*.md docs/guide/*.md; do
+    # Links in Markdown and in HTML, without what follows `#`.
+    { grep -oE '\]\([^)#]+|(href|src)="[^"#]+' "$page" || true; } | sed -E 's/^(\]\(|[a-z]+=")//' | while read -r link; do
+        case $link in *://*) continue ;; esac
+        path=$(realpath --relative-to=. "$(dirname "$page")/$link")
+        case $path in docs/*) continue ;; esac
+        cp -r --parents "$path" target/book/
+        case $path in *.md)
+            {
+                echo '<!doctype html><meta charset="utf-8"><pre>'
+                sed 's/&/\&amp;/g; s/</\&lt;/g' "$path"
+                echo '</pre>'
+            } >"target/book/${path%.md}.html"
+            ;;
+        esac
+    done
+done
