@@ -13,6 +13,9 @@ if ! command -v mdbook >/dev/null; then
 fi
 rm -rf target/book
 mdbook build docs
+# mdbook repeats the first page here, with links that are relative to the guide.
+echo '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url=guide/index.html">' \
+    >target/book/docs/index.html
 
 for page in docs/*.md docs/guide/*.md; do
     # Links in Markdown and in HTML, without what follows `#`.
@@ -24,7 +27,13 @@ for page in docs/*.md docs/guide/*.md; do
         case $path in *.md)
             {
                 echo '<!doctype html><meta charset="utf-8"><pre>'
-                sed 's/&/\&amp;/g; s/</\&lt;/g' "$path"
+                # Links lead to headings, too.
+                sed 's/&/\&amp;/g; s/</\&lt;/g' "$path" | awk '
+                    /^#+ / {
+                        id = tolower($0); sub(/^#+ /, "", id); gsub(/[^a-z0-9 _-]/, "", id); gsub(/ /, "-", id)
+                        $0 = "<b id=\"" id "\">" $0 "</b>"
+                    }
+                    { print }'
                 echo '</pre>'
             } >"target/book/${path%.md}.html"
             ;;
