@@ -18,8 +18,8 @@ echo '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0
     >target/book/docs/index.html
 
 for page in docs/*.md docs/guide/*.md; do
-    # Links in Markdown and in HTML, without what follows `#`.
-    { grep -oE '\]\([^)#]+|(href|src)="[^"#]+' "$page" || true; } | sed -E 's/^(\]\(|[a-z]+=")//' | while read -r link; do
+    # Links, without what follows `#`.
+    { grep -oE '\]\([^)#]+' "$page" || true; } | cut -c 3- | while read -r link; do
         case $link in *://*) continue ;; esac
         path=$(realpath --relative-to=. "$(dirname "$page")/$link")
         case $path in docs/*) continue ;; esac
