@@ -6,7 +6,7 @@ CARGO ?= cargo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-long test-sacrebleu test-interop test-report fuzz bench bench-train bench-decode bench-eval lint deny dist sanitize cuda gpu-test gpu-bench metal-check
+.PHONY: help build demo test test-long test-sacrebleu test-interop test-report fuzz bench bench-train bench-decode bench-eval lint deny dist book sanitize cuda gpu-test gpu-bench metal-check
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ sanitize: ## Run the tests of unsafe code under the address sanitizer, or ARGS=t
 
 dist: build ## Make target/dist: an archive with the binary, its SBOM and checksums (cargo-cyclonedx)
 	scripts/dist.sh
+
+book: ## Make target/book/docs/guide/index.html: the guide and the reference pages (mdbook)
+	scripts/book.sh
 
 cuda: ## Build target/cuda/release/mt with CUDA kernels; needs no GPU
 	scripts/cuda-build.sh $(ARGS)

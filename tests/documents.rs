@@ -1,5 +1,6 @@
-//! Files, links, targets of make, commands, functions and types that the documents name exist, and flags that help
-//! names. Files of the project that have to agree do. No line of code is too wide.
+//! Files, links, targets of make, commands, keys, functions and types that the documents name exist, and flags that
+//! help names. Examples of configurations are valid. Files of the project that have to agree do. No line of code is
+//! too wide.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -8,17 +9,24 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::CommandFactory;
+use clap::error::ErrorKind;
 use mt::cli::Cli;
+use mt::config;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// README.md, CONTRIBUTING.md and `docs/`.
+/// The pages of a folder.
+fn pages(folder: &str) -> Vec<PathBuf> {
+    let files = fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.extension().is_some_and(|ending| ending == "md")).collect()
+}
+
+/// README.md, CONTRIBUTING.md, `docs/` and the guide.
 fn documents() -> Vec<PathBuf> {
-    let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    let docs = docs.filter(|path| path.extension().is_some_and(|ending| ending == "md"));
-    docs.chain(["README.md", "CONTRIBUTING.md"].map(|name| root().join(name))).collect()
+    let own = ["README.md", "CONTRIBUTING.md"].map(|name| root().join(name));
+    [pages("docs"), pages("docs/guide"), own.to_vec()].concat()
 }
 
 /// The parts of a line between backticks.
@@ -51,25 +59,45 @@ fn paths_that_documents_name_exist() {
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
-/// Links to other files of the project, without what follows `#`.
+/// Where a document's links lead to.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link)
+}
+
+/// What follows `#` in a link to a heading of this text.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let kept = |c: &char| c.is_alphanumeric() || [' ', '-', '_'].contains(c);
+    let anchor = |title: &str| title.to_lowercase().chars().filter(kept).collect::<String>().replace(' ', "-");
+    text.lines().filter_map(|line| line.trim_start_matches('#').strip_prefix(' ')).map(anchor).collect()
+}
+
+/// Links to other files of the project, and to their headings.
 #[test]
 fn links_of_documents_lead_somewhere() {
-    let (mut links, mut broken) = (0, Vec::new());
+    let (mut checked, mut broken) = (0, Vec::new());
     for document in documents() {
         let text = fs::read_to_string(&document).unwrap();
-        for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link) {
-            let path = link.split('#').next().unwrap();
-            if path.is_empty() || path.contains("://") {
-                continue;
-            }
-            links += 1;
-            if !document.parent().unwrap().join(path).exists() {
+        for link in links(&text).filter(|link| !link.contains("://")) {
+            checked += 1;
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let there = if path.is_empty() { document.clone() } else { document.parent().unwrap().join(path) };
+            let has_anchor = || anchors(&fs::read_to_string(&there).unwrap()).contains(anchor);
+            if !there.exists() || !anchor.is_empty() && !has_anchor() {
                 broken.push(format!("{}: {link}", document.display()));
             }
         }
     }
-    assert!(links > 40, "only {links} links found");
+    assert!(checked > 100, "only {checked} links found");
     assert!(broken.is_empty(), "{broken:#?}");
+}
+
+#[test]
+fn the_book_has_all_pages() {
+    let summary = fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
+    let listed: BTreeSet<PathBuf> = links(&summary).map(|link| root().join("docs").join(link)).collect();
+    let pages = [pages("docs"), pages("docs/guide")].concat().into_iter();
+    let pages: BTreeSet<PathBuf> = pages.filter(|page| !page.ends_with("SUMMARY.md")).collect();
+    assert_eq!(listed, pages);
 }
 
 /// Lines of code blocks, and code between backticks, that begin with `make`.
@@ -124,29 +152,95 @@ fn commands(line: &str) -> Vec<Vec<String>> {
     commands
 }
 
-/// Command lines in code blocks: their commands, flags and the values of these.
+/// The commands of a line that call `mt`.
+fn calls(line: &str) -> impl Iterator<Item = Vec<OsString>> {
+    let words = commands(line).into_iter().map(|words| words.into_iter().skip_while(|word| word == "do"));
+    let calls = words.map(|words| words.map(OsString::from).collect::<Vec<_>>());
+    calls.filter(|call| call.first().is_some_and(|word| word == "mt" || Path::new(word).ends_with("release/mt")))
+}
+
+/// Command lines in code blocks: their commands, flags and the values of these. Command lines in the text may be parts
+/// of such lines, and stand for any (`mt COMMAND --help`): their commands and flags.
 #[test]
 fn commands_that_documents_show_are_understood() {
-    let (mut shown, mut wrong) = (0, Vec::new());
+    let (mut shown, mut named, mut wrong) = (0, 0, Vec::new());
     for document in documents() {
         let text = fs::read_to_string(&document).unwrap();
-        let blocks = text.split("```").skip(1).step_by(2);
-        for line in blocks.flat_map(|block| block.replace("\\\n", " ").lines().map(str::to_owned).collect::<Vec<_>>()) {
-            for command in commands(&line) {
-                let command: Vec<OsString> =
-                    command.into_iter().skip_while(|word| word == "do").map(Into::into).collect();
-                if !command.first().is_some_and(|word| word == "mt" || Path::new(word).ends_with("release/mt")) {
-                    continue;
-                }
-                shown += 1;
-                if let Err(error) = Cli::from_arguments(&command) {
+        let mut understand = |line: &str, accepted: fn(&clap::Error) -> bool| {
+            let mut count = 0;
+            for call in calls(line) {
+                count += 1;
+                if let Err(error) = Cli::from_arguments(&call)
+                    && !accepted(&error)
+                {
                     wrong.push(format!("{}: {line}\n{error}", document.display()));
                 }
             }
+            count
+        };
+        let (mut lines, mut blocks) = (String::new(), String::new());
+        for (number, part) in text.split("```").enumerate() {
+            if number % 2 == 0 { lines.push_str(part) } else { blocks.push_str(&part.replace("\\\n", " ")) }
+        }
+        shown += blocks.lines().map(|line| understand(line, |_| false)).sum::<i32>();
+        let in_text = lines.lines().flat_map(code).filter(|code| !code.starts_with("mt COMMAND"));
+        let is_part =
+            |error: &clap::Error| ![ErrorKind::UnknownArgument, ErrorKind::InvalidSubcommand].contains(&error.kind());
+        named += in_text.map(|code| understand(&code.replace(" …", ""), is_part)).sum::<i32>();
+    }
+    assert!(shown > 80, "only {shown} commands found");
+    assert!(named > 80, "only {named} commands found in the text");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Examples with a table's header. The models that they begin with are not there.
+#[test]
+fn configurations_that_documents_show_are_valid() {
+    let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+    let (mut shown, mut wrong) = (0, Vec::new());
+    for document in documents() {
+        let text = fs::read_to_string(&document).unwrap();
+        let blocks = text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+        for block in blocks.filter(|block| block.lines().any(|line| line.starts_with('['))) {
+            shown += 1;
+            let is_kept = |line: &&str| !line.starts_with("init = ");
+            let lines: Vec<&str> = block.lines().filter(is_kept).collect();
+            fs::write(&file, lines.join("\n")).unwrap();
+            if let Err(error) = config::load(&[file.path().to_path_buf()], &[]) {
+                wrong.push(format!("{}:\n{block}{error}", document.display()));
+            }
         }
     }
-    assert!(shown > 50, "only {shown} commands found");
+    assert!(shown > 8, "only {shown} configurations found");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Such as `train.batch_tokens`, between backticks and in tables.
+#[test]
+fn keys_that_documents_name_exist() {
+    const SECTIONS: [&str; 7] = ["data", "tokenizer", "model", "train", "valid", "decode", "runtime"];
+    // Names of files begin with a section's name, too. Endings of two letters are languages and the like.
+    const ENDINGS: [&str; 3] = ["json", "npz", "safetensors"];
+    let is_name = |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    let (mut named, mut unknown) = (0, Vec::new());
+    for document in documents() {
+        let text = fs::read_to_string(&document).unwrap();
+        for name in text.lines().flat_map(code) {
+            let path = name.split([' ', '=']).next().unwrap_or_default();
+            let Some((table, key)) = path.rsplit_once('.') else { continue };
+            let section = table.split('.').next().unwrap_or_default();
+            let is_file = key.len() < 3 || ENDINGS.contains(&key);
+            if is_file || !SECTIONS.contains(&section) || !path.split('.').all(is_name) {
+                continue;
+            }
+            named += 1;
+            if !config::keys_called(key).iter().any(|ours| ours == path) {
+                unknown.push(format!("{}: {name}", document.display()));
+            }
+        }
+    }
+    assert!(named > 150, "only {named} keys found");
+    assert!(unknown.is_empty(), "{unknown:#?}");
 }
 
 /// Otherwise `make fuzz` would change a file of the repository, and test other versions than those that are built.
