@@ -356,6 +356,14 @@ fn the_page_on_other_programs_names_all_formats() {
     }
 }
 
+/// It is a door, not a manual: that is docs/guide.
+#[test]
+fn the_readme_is_read_in_three_minutes() {
+    let text = fs::read_to_string(root().join("README.md")).unwrap();
+    let (lines, words) = (text.lines().count(), text.split_whitespace().count());
+    assert!(lines <= 150 && words <= 1400, "{lines} lines, {words} words");
+}
+
 /// rustfmt leaves strings, comments and the arguments of macros as they are.
 #[test]
 fn lines_of_code_have_at_most_120_columns() {
