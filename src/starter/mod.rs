@@ -79,12 +79,13 @@ pub fn begin(request: &StarterRequest) -> Result<Starter> {
         Error::usage("the name of a configuration ends in .toml").at(file).help("for example --output mt.toml")
     })?;
     let data = folder_of(file).join(format!("{name}-data"));
-    let taken = [Some(file), request.valid.is_none().then_some(&data)];
-    if let Some(taken) = taken.into_iter().flatten().find(|path| fs::symlink_metadata(path).is_ok())
+    let folder = request.valid.is_none().then_some((&data, "folder"));
+    let mut written = [(file, "configuration")].into_iter().chain(folder);
+    if let Some((taken, what)) = written.find(|(path, _)| fs::symlink_metadata(path).is_ok())
         && !request.overwrite
     {
-        let error = Error::usage("it exists already").at(taken);
-        return Err(error.help("--overwrite replaces it, --output FILE names another configuration"));
+        let error = Error::usage(format!("the {what} already exists")).at(taken);
+        return Err(error.help("replace it with --overwrite, or name another configuration with --output FILE.toml"));
     }
     let corpus = Corpus::open(&request.train[0], &request.train[1], 1.0)?;
     let mut survey = Survey::of(&corpus)?;

@@ -76,7 +76,7 @@ fn nothing_is_replaced_unless_that_is_asked_for() {
     begin(&request).unwrap();
     for path in [request.file.clone(), folder.path().join("my-data")] {
         let error = begin(&request).unwrap_err().to_string();
-        assert!(error.contains("exists already") && error.contains(path.to_str().unwrap()), "{error}");
+        assert!(error.contains("already exists") && error.contains(path.to_str().unwrap()), "{error}");
         // Next, only the folder is there.
         let _ = fs::remove_file(path);
     }
