@@ -3,11 +3,13 @@
 
 mod average;
 mod check;
+mod completions;
 mod embed;
 mod eval;
 mod export;
 mod import;
 mod info;
+mod man;
 mod prepare;
 mod quantize;
 mod report;
@@ -55,6 +57,8 @@ pub fn run(cli: &Cli) -> Result<()> {
         Command::Average(args) => average::run(args, common),
         Command::Tokenize(args) => tokenize::tokenize(args, common),
         Command::Detokenize(args) => tokenize::detokenize(args, common),
+        Command::Completions(args) => completions::run(args, common),
+        Command::Man(args) => man::run(args, common),
     };
     signals::await_the_end();
     result
