@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the wheel of `make wheel` into a fresh virtual environment, in a temporary folder. There it uses mt from the PATH:
-# it trains a few updates on a copy of data/quickstart, scores and translates.
+# it trains a few updates on a copy of data/quickstart, and translates.
 set -euo pipefail
 case ${1:-} in -h | --help) exec sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" ;; esac
 cd "$(dirname "$0")/.."
@@ -28,9 +28,8 @@ hash -r
 mt --version
 
 echo "== A few updates"
-mt train --config quickstart.toml --set data.root=. --set train.max_updates=20 --set train.save_every=10 --set valid.every=10
-mt eval --model runs/quickstart
+mt train --config quickstart.toml --set data.root=. --set train.max_updates=20 --set train.save_every=10 --set valid.samples=0
 translated=$(head -n 5 test.en | mt translate --model runs/quickstart --quiet | wc -l)
 [ "$translated" -eq 5 ] || fail "5 lines, but $translated translations"
 mt completions bash | bash -n
-echo "== The wheel trains, scores and translates"
+echo "== The wheel trains and translates"
