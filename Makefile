@@ -2,11 +2,11 @@
 
 CARGO ?= cargo
 # Passed on to `cargo test` or the script, for example: make test ARGS='--test metrics'.
-# build, demo, lint, dist and metal-check take none.
+# build, man, demo, lint, wheel, test-wheel, dist and metal-check take none.
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-long test-sacrebleu test-interop test-report fuzz bench bench-train bench-decode bench-eval lint deny dist book sanitize cuda gpu-test gpu-bench metal-check
+.PHONY: help build man demo test test-long test-sacrebleu test-interop test-report fuzz bench bench-train bench-decode bench-eval lint deny wheel test-wheel dist book sanitize cuda gpu-test gpu-bench metal-check
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,6 +14,9 @@ help: ## List the targets
 # --target-dir: scripts expect the binary there, even if the user's cargo builds elsewhere.
 build: ## Build target/release/mt
 	$(CARGO) build --release --locked --target-dir target
+
+man: build ## Write the manual pages into target/man
+	target/release/mt man target/man
 
 demo: ## Build mt, train on data/quickstart, score and translate its test set
 	@scripts/demo.sh announce
@@ -67,7 +70,13 @@ deny: ## Check licences, duplicates, sources and advisories of the dependencies 
 sanitize: ## Run the tests of unsafe code under the address sanitizer, or ARGS=thread: the thread sanitizer (nightly compiler)
 	scripts/sanitize.sh $(ARGS)
 
-dist: build ## Make target/dist: an archive with the binary, its SBOM and checksums (cargo-cyclonedx)
+wheel: ## Make target/wheels: a Python wheel with the binary, for pip (cargo-about; the rest is from PyPI)
+	scripts/wheel.sh
+
+test-wheel: ## Install the wheel of `make wheel` elsewhere; train and translate with it
+	scripts/test-wheel.sh
+
+dist: wheel ## Make target/dist: an archive with the binary, the wheel, their SBOM and checksums (cargo-about, cargo-cyclonedx)
 	scripts/dist.sh
 
 book: ## Make target/book/docs/guide/index.html: the guide and the reference pages (mdbook)

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Makes target/dist: an archive with the binary, a list of everything that it is built from (SBOM, CycloneDX), and checksums.
-# Needs cargo-cyclonedx (cargo install cargo-cyclonedx).
+# Makes target/dist: what a release for this kind of machine consists of. An archive with the binary, its manual pages,
+# completions and licences; the wheel; a list of everything that the binary is built from (SBOM, CycloneDX); checksums.
+# `make dist` makes the wheel first, whose binary the archive has, too. Needs cargo-cyclonedx (cargo install cargo-cyclonedx)
+# and GNU tar (on a Mac: brew install gnu-tar).
 set -euo pipefail
 case ${1:-} in -h | --help) exec sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" ;; esac
 cd "$(dirname "$0")/.."
@@ -9,19 +11,34 @@ if ! cargo cyclonedx --version >/dev/null 2>&1; then
     echo "dist: cargo-cyclonedx is missing: cargo install --locked cargo-cyclonedx" >&2
     exit 1
 fi
+tar=$(command -v gtar || command -v tar)
+if ! "$tar" --version | grep -q GNU; then
+    echo "dist: GNU tar is missing: brew install gnu-tar" >&2
+    exit 1
+fi
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 name="mt-$version-$(rustc -vV | sed -n 's/^host: //p')"
+folder=target/dist/$name
 rm -rf target/dist
-mkdir -p "target/dist/$name"
+mkdir -p "$folder/completions"
 
 # It writes beside Cargo.toml.
 trap 'rm -f "$name.cdx.json"' EXIT
 cargo cyclonedx --format json --target all --override-filename "$name.cdx"
 mv "$name.cdx.json" target/dist/
 
-cp target/release/mt README.md LICENSE* "target/dist/$name/"
+cp target/wheels/*.whl target/dist/
+python3 -m zipfile -e target/wheels/*.whl target/dist/wheel
+install target/dist/wheel/*.data/scripts/mt "$folder/mt"
+rm -r target/dist/wheel
+"$folder/mt" man "$folder/man" --quiet
+"$folder/mt" completions bash >"$folder/completions/mt.bash"
+"$folder/mt" completions zsh >"$folder/completions/_mt"
+"$folder/mt" completions fish >"$folder/completions/mt.fish"
+cp README.md LICENSE* target/licences/THIRD-PARTY-LICENCES.txt "$folder/"
+
 # The same input gives the same archive.
-tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$(git log -1 --format=%ct)" -C target/dist -cf - "$name" |
+"$tar" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$(git log -1 --format=%ct)" -C target/dist -cf - "$name" |
     gzip -9n >"target/dist/$name.tar.gz"
-rm -r "target/dist/${name:?}"
-(cd target/dist && sha256sum -- * >SHA256SUMS && cat SHA256SUMS)
+rm -r "$folder"
+(cd target/dist && shasum -a 256 -- * >"$name.sha256" && cat "$name.sha256")

@@ -5,6 +5,7 @@ mod eval;
 mod explained;
 mod metrics;
 mod models;
+mod shell;
 mod strategy;
 
 use std::ffi::OsString;
@@ -15,15 +16,23 @@ use std::str::FromStr;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::checkpoint::Which;
 use crate::console::{message, messages};
+use crate::decode::PenaltyKind;
+use crate::decode::source::Long;
 use crate::error::Error;
 use crate::escape::is_harmful;
 use crate::interop::import;
+use crate::model::pooling::Pooling;
+use crate::model_dir::Wanted;
+
+use shell::Offered;
 
 pub use color::Color;
 pub use eval::{EvalArgs, ScoreFormat, SignificanceArgs};
 pub use metrics::MetricArgs;
 pub use models::{AverageArgs, ExportArgs, ImportArgs, QuantizeArgs};
+pub use shell::{CompletionsArgs, ManArgs, completions, manual_pages};
 pub use strategy::StrategyArgs;
 
 /// Train, evaluate and run Transformer machine-translation models.
@@ -72,7 +81,10 @@ pub fn report(outcome: &clap::Error) -> ExitCode {
 #[derive(Args, Clone, Debug)]
 pub struct Common {
     /// Device to compute on: auto, cpu, cuda, cuda:N or metal [default: from the configuration]
-    #[arg(long, global = true, help_heading = "Every command", value_name = "DEVICE")]
+    #[arg(
+        long, global = true, help_heading = "Every command", value_name = "DEVICE", hide_possible_values = true,
+        value_parser = Offered(["auto", "cpu", "cuda", "metal"])
+    )]
     pub device: Option<String>,
     /// Number of CPU threads; 0: one per core [default: from the configuration]
     #[arg(long, global = true, help_heading = "Every command", value_name = "N", allow_negative_numbers = true)]
@@ -148,6 +160,18 @@ pub enum Command {
     Tokenize(TokenizeArgs),
     /// Join subwords into lines
     Detokenize(TokenizeArgs),
+    /// Write a script that completes commands, flags and file names in a shell
+    ///
+    /// For bash: mt completions bash > ~/.local/share/bash-completion/completions/mt
+    ///
+    /// For zsh: mt completions zsh > DIR/_mt, where DIR is a folder that $fpath names
+    ///
+    /// For fish: mt completions fish > ~/.config/fish/completions/mt.fish
+    Completions(CompletionsArgs),
+    /// Write the manual pages
+    ///
+    /// To read one: man DIR/mt-train.1. In ~/.local/share/man/man1, `man mt-train` finds it.
+    Man(ManArgs),
 }
 
 /// `mt init`
@@ -230,7 +254,7 @@ pub struct ModelArgs {
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
     /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]
-    #[arg(long, value_name = "WHICH")]
+    #[arg(long, value_name = "WHICH", hide_possible_values = true, value_parser = Offered(Which::NAMES))]
     pub checkpoint: Option<String>,
 }
 
@@ -255,7 +279,7 @@ pub struct ModelsArgs {
     #[arg(long, value_name = "DIR")]
     pub model: Vec<PathBuf>,
     /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]
-    #[arg(long, value_name = "WHICH")]
+    #[arg(long, value_name = "WHICH", hide_possible_values = true, value_parser = Offered(Which::NAMES))]
     pub checkpoint: Option<String>,
     /// How much each of several models counts, in their order, such as 0.7,0.3 [default: all the same]
     ///
@@ -278,7 +302,7 @@ pub struct DecodeArgs {
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub length_penalty: Option<f64>,
     /// Formula of the length penalty: gnmt, ((5 + length) / 6)^α; power, length^α; or average, length
-    #[arg(long, value_name = "KIND")]
+    #[arg(long, value_name = "KIND", hide_possible_values = true, value_parser = Offered(PenaltyKind::NAMES))]
     pub length_penalty_kind: Option<String>,
     /// Stop when this many times the beam width have finished; 0: when no translation can become better
     ///
@@ -308,7 +332,7 @@ pub struct DecodeArgs {
     ///
     /// split: translate lines beyond data.max_length sentence by sentence; truncate: translate only the beginning of
     /// lines beyond model.max_length; error: stop at such a line.
-    #[arg(long, value_name = "HOW")]
+    #[arg(long, value_name = "HOW", hide_possible_values = true, value_parser = Offered(Long::NAMES))]
     pub long: Option<String>,
     /// Use only the target tokens that this file from `mt shortlist` allows for the source
     ///
@@ -317,7 +341,7 @@ pub struct DecodeArgs {
     pub shortlist: Option<PathBuf>,
     /// Number type of matrix products: f32, bf16, int8, or auto, the fastest here [default: as the model is stored; on
     /// a GPU, its runtime.precision]
-    #[arg(long, value_name = "TYPE")]
+    #[arg(long, value_name = "TYPE", hide_possible_values = true, value_parser = Offered(Wanted::names()))]
     pub precision: Option<String>,
 }
 
@@ -417,7 +441,7 @@ pub struct ScoreArgs {
     pub batch_tokens: Option<usize>,
     /// Number type of matrix products: f32, bf16, int8, or auto, the fastest here [default: as the model is stored; on
     /// a GPU, its runtime.precision]
-    #[arg(long, value_name = "TYPE")]
+    #[arg(long, value_name = "TYPE", hide_possible_values = true, value_parser = Offered(Wanted::names()))]
     pub precision: Option<String>,
 }
 
@@ -462,7 +486,10 @@ pub struct EmbedArgs {
     #[command(flatten)]
     pub model: ModelArgs,
     /// How to combine encoder states into one vector: mean, max or first
-    #[arg(long, value_name = "HOW", default_value = "mean")]
+    #[arg(
+        long, value_name = "HOW", default_value = "mean", hide_possible_values = true,
+        value_parser = Offered(Pooling::NAMES)
+    )]
     pub pool: String,
     /// File to embed, one sentence per line; - for stdin
     #[arg(long, value_name = "FILE")]
@@ -487,7 +514,7 @@ pub struct InfoArgs {
     #[arg(value_name = "MODEL_DIR|CONFIG")]
     pub path: PathBuf,
     /// Which checkpoint of a run: best, last, final or an update [default: the run as a whole]
-    #[arg(long, value_name = "WHICH")]
+    #[arg(long, value_name = "WHICH", hide_possible_values = true, value_parser = Offered(Which::NAMES))]
     pub checkpoint: Option<String>,
     /// Override one key of the configuration
     #[arg(long, value_name = "KEY=VALUE")]

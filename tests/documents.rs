@@ -291,6 +291,22 @@ fn tests_turn_on_no_features_of_what_the_program_is_built_from() {
     assert!(differ.is_empty(), "with other features in tests: {differ:#?}");
 }
 
+/// `cargo about` collects the licences for a release, `cargo deny` checks them at each change.
+#[test]
+fn releases_accept_the_licences_that_are_checked() {
+    let toml = |path: &str| fs::read_to_string(root().join(path)).unwrap().parse::<toml::Table>().unwrap();
+    let names = |list: &toml::Value| -> BTreeSet<String> {
+        list.as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned()).collect()
+    };
+    let checked = toml("deny.toml")["licenses"].as_table().unwrap().clone();
+    let released = toml("scripts/licences/about.toml");
+    assert_eq!(names(&checked["allow"]), names(&released["accepted"]));
+    let exceptions = checked["exceptions"].as_array().unwrap().iter();
+    let exceptions = exceptions.map(|one| (one["crate"].as_str().unwrap(), names(&one["allow"])));
+    let of_crates = released.iter().filter_map(|(name, of)| Some((name.as_str(), names(of.get("accepted")?))));
+    assert_eq!(exceptions.collect::<BTreeMap<_, _>>(), of_crates.collect::<BTreeMap<_, _>>());
+}
+
 /// In the tables of docs/architecture.md, each row ends with a function or type and its file.
 #[test]
 fn the_hops_of_the_architecture_are_in_their_files() {

@@ -47,6 +47,8 @@ fn results_have_the_documented_keys() {
         ("import", &["exported", "--out", "imported"]),
         ("shortlist", &["runs/small", "--out", "shortlist"]),
         ("report", &["runs/small"]),
+        ("completions", &["bash"]),
+        ("man", &["manual"]),
     ];
     for (command, more) in commands {
         let args: Vec<&str> = command.split(' ').chain(more.iter().copied()).chain(["--json", "-q"]).collect();

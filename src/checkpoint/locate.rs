@@ -36,6 +36,11 @@ pub enum Which {
     Step(u64),
 }
 
+impl Which {
+    /// Every name; updates are numbers.
+    pub const NAMES: [&str; 3] = ["best", "last", "final"];
+}
+
 impl FromStr for Which {
     type Err = Error;
 

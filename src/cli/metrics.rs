@@ -2,8 +2,9 @@
 
 use clap::Args;
 
+use super::shell::Offered;
 use crate::error::Result;
-use crate::metrics::{BleuOptions, ChrfOptions, Metric, Smooth, TerOptions};
+use crate::metrics::{BleuOptions, ChrfOptions, Metric, Smooth, TerOptions, Tokenize};
 
 /// Which metrics, and how they are computed.
 #[derive(Args, Debug)]
@@ -23,13 +24,19 @@ pub struct MetricArgs {
     #[arg(long, help_heading = "Metrics", conflicts_with_all = ["hyp", "sentence_level", "format"])]
     pub ppl: bool,
     /// BLEU: tokenizer: 13a, intl, char, zh or none [default: 13a; for a model, its valid.tokenize]
-    #[arg(long, value_name = "NAME", help_heading = "Metrics")]
+    #[arg(
+        long, value_name = "NAME", help_heading = "Metrics", hide_possible_values = true,
+        value_parser = Offered(Tokenize::NAMES)
+    )]
     pub tokenize: Option<String>,
     /// BLEU: ignore case; always on for a model that writes lower case
     #[arg(long, help_heading = "Metrics")]
     pub lowercase: bool,
     /// BLEU: how to smooth n-gram counts of zero: exp, floor, add-k or none [default: exp]
-    #[arg(long, value_name = "METHOD", help_heading = "Metrics")]
+    #[arg(
+        long, value_name = "METHOD", help_heading = "Metrics", hide_possible_values = true,
+        value_parser = Offered(Smooth::NAMES)
+    )]
     pub smooth: Option<String>,
     /// BLEU: value for floor or add-k smoothing
     #[arg(long, value_name = "X", help_heading = "Metrics")]

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::parse_number;
+use super::shell::Offered;
+use crate::checkpoint::Which;
 use crate::interop::export::Format;
+use crate::interop::export::ct2::Quantization;
 use crate::interop::import;
 
 /// `mt average`
@@ -39,7 +42,7 @@ pub struct QuantizeArgs {
     #[arg(value_name = "MODEL")]
     pub model: PathBuf,
     /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]
-    #[arg(long, value_name = "WHICH")]
+    #[arg(long, value_name = "WHICH", hide_possible_values = true, value_parser = Offered(Which::NAMES))]
     pub checkpoint: Option<String>,
     /// Directory of the new model
     #[arg(long, value_name = "DIR")]
@@ -53,16 +56,22 @@ pub struct ExportArgs {
     #[arg(value_name = "MODEL")]
     pub model: PathBuf,
     /// What to write
-    #[arg(long, value_name = "FORMAT", help = Format::list())]
+    #[arg(
+        long, value_name = "FORMAT", help = Format::list(), hide_possible_values = true,
+        value_parser = Offered(Format::NAMES)
+    )]
     pub format: String,
     /// Directory to write; it must not exist yet
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
     /// Number type of the stored weights of a CTranslate2 model: float32 or int8
-    #[arg(long, value_name = "TYPE", default_value = "float32")]
+    #[arg(
+        long, value_name = "TYPE", default_value = "float32", hide_possible_values = true,
+        value_parser = Offered(Quantization::NAMES)
+    )]
     pub quantization: String,
     /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]
-    #[arg(long, value_name = "WHICH")]
+    #[arg(long, value_name = "WHICH", hide_possible_values = true, value_parser = Offered(Which::NAMES))]
     pub checkpoint: Option<String>,
 }
 

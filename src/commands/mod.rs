@@ -3,12 +3,14 @@
 
 mod average;
 mod check;
+mod completions;
 mod embed;
 mod eval;
 mod export;
 mod import;
 mod info;
 mod init;
+mod man;
 mod prepare;
 mod quantize;
 mod report;
@@ -57,6 +59,8 @@ pub fn run(cli: &Cli) -> Result<()> {
         Command::Average(args) => average::run(args, common),
         Command::Tokenize(args) => tokenize::tokenize(args, common),
         Command::Detokenize(args) => tokenize::detokenize(args, common),
+        Command::Completions(args) => completions::run(args, common),
+        Command::Man(args) => man::run(args, common),
     };
     signals::await_the_end();
     result

@@ -145,9 +145,19 @@ pub fn engine(
 }
 
 /// The value of `--precision`.
-enum Wanted {
+pub enum Wanted {
+    /// The fastest here.
     Auto,
+    /// One of the names.
     This(infer::ComputeType),
+}
+
+impl Wanted {
+    /// Every name.
+    #[must_use]
+    pub fn names() -> Vec<&'static str> {
+        [infer::ComputeType::NAMES, &["auto"]].concat()
+    }
 }
 
 impl FromStr for Wanted {
@@ -157,8 +167,7 @@ impl FromStr for Wanted {
         if name == "auto" {
             return Ok(Self::Auto);
         }
-        let all = || [infer::ComputeType::NAMES, &["auto"]].concat();
-        infer::ComputeType::named(name).map(Self::This).ok_or_else(|| not_among("--precision", name, &all()))
+        infer::ComputeType::named(name).map(Self::This).ok_or_else(|| not_among("--precision", name, &Self::names()))
     }
 }
 

@@ -22,8 +22,8 @@ use std::sync::Arc;
 use crate::notice::Notice;
 pub use find::{config_of, directory, is_there, not_a_directory, whole_path};
 pub use load::{
-    ModelFiles, engine, files_of, load, load_parameters, named, slots, text_files, verify_tokenizers, vocabulary,
-    write_imported, write_model,
+    ModelFiles, Wanted, engine, files_of, load, load_parameters, named, slots, text_files, verify_tokenizers,
+    vocabulary, write_imported, write_model,
 };
 
 /// Which model to load, and where to run it.
