@@ -70,7 +70,7 @@ deny: ## Check licences, duplicates, sources and advisories of the dependencies 
 sanitize: ## Run the tests of unsafe code under the address sanitizer, or ARGS=thread: the thread sanitizer (nightly compiler)
 	scripts/sanitize.sh $(ARGS)
 
-wheel: ## Make target/wheels: a Python wheel with the binary, for pip (cargo-about; the rest is from PyPI)
+wheel: ## Make target/wheels: a Python wheel with the binary, for pip (its tools are from PyPI)
 	scripts/wheel.sh
 
 test-wheel: ## Install the wheel of `make wheel` elsewhere; train and translate with it

@@ -11,6 +11,10 @@ if ! cargo cyclonedx --version >/dev/null 2>&1; then
     echo "dist: cargo-cyclonedx is missing: cargo install --locked cargo-cyclonedx" >&2
     exit 1
 fi
+if ! cargo about --version >/dev/null 2>&1; then
+    echo "dist: cargo-about is missing, so the wheel lacks licences: cargo install --locked --features cli cargo-about" >&2
+    exit 1
+fi
 tar=$(command -v gtar || command -v tar)
 if ! "$tar" --version | grep -q GNU; then
     echo "dist: GNU tar is missing: brew install gnu-tar" >&2

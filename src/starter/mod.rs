@@ -79,9 +79,9 @@ pub fn begin(request: &StarterRequest) -> Result<Starter> {
         Error::usage("the name of a configuration ends in .toml").at(file).help("for example --output mt.toml")
     })?;
     let data = folder_of(file).join(format!("{name}-data"));
-    let folder = request.valid.is_none().then_some((&data, "folder"));
-    let mut written = [(file, "configuration")].into_iter().chain(folder);
-    if let Some((taken, what)) = written.find(|(path, _)| fs::symlink_metadata(path).is_ok())
+    let written = [(file, "configuration"), (&data, "folder")];
+    let written = &written[..if request.valid.is_none() { 2 } else { 1 }];
+    if let Some((taken, what)) = written.iter().find(|(path, _)| fs::symlink_metadata(path).is_ok())
         && !request.overwrite
     {
         let error = Error::usage(format!("the {what} already exists")).at(taken);
