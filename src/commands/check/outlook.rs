@@ -10,6 +10,7 @@ use crate::console::tell;
 use crate::data::training::TrainingData;
 use crate::data::{TokenizerConfig, batches};
 use crate::error::Result;
+use crate::limits::LEAST_PIECES;
 use crate::model::{NormPlacement, Transformer};
 use crate::model_dir::vocabulary;
 use crate::notice::grouped;
@@ -172,7 +173,7 @@ fn vocabulary_size(config: &TokenizerConfig, is_given: bool, pieces: usize, [rar
         warnings.push(format!("the text has no more than {pieces} pieces, of tokenizer.vocab_size = {wanted}"));
     }
     // The size of a given tokenizer cannot be chosen.
-    if rare * 4 > learnt && !is_given {
+    if rare * 4 > learnt && !is_given && config.vocab_size > LEAST_PIECES {
         warnings.push(format!(
             "{rare} of {learnt} target pieces (without bytes) occur fewer than {RARE} times: \
              a smaller tokenizer.vocab_size may do better"
