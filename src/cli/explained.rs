@@ -44,8 +44,9 @@ fn invalid_value(error: Error, command: &Command) -> Error {
     let context = [ContextKind::InvalidArg, ContextKind::InvalidValue].map(|kind| error.get(kind));
     let [Some(ContextValue::String(option)), Some(ContextValue::String(value))] = context else { return error };
     let help = match (error.get(ContextKind::ValidValue), error.source()) {
-        (Some(ContextValue::Strings(names)), _) => format!("one of {}", names.join(", ")),
+        (Some(ContextValue::Strings(names)), _) if !names.is_empty() => format!("one of {}", names.join(", ")),
         (_, Some(cause)) => expected(cause),
+        // There is no value.
         _ => return error,
     };
     // Without the name of its value.

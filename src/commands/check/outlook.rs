@@ -170,7 +170,7 @@ fn vocabulary_size(config: &TokenizerConfig, is_given: bool, pieces: usize, [rar
     let mut warnings = Vec::new();
     if pieces < config.vocab_size && !is_given {
         let wanted = config.vocab_size;
-        warnings.push(format!("the text has no more than {pieces} pieces, of tokenizer.vocab_size = {wanted}"));
+        warnings.push(format!("the text makes only {pieces} pieces, fewer than tokenizer.vocab_size = {wanted}"));
     }
     // The size of a given tokenizer cannot be chosen.
     if rare * 4 > learnt && !is_given && config.vocab_size > LEAST_PIECES {
