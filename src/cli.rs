@@ -260,13 +260,13 @@ pub struct ModelArgs {
 
 /// A number of a list on the command line, which may have spaces around it.
 fn parse_number<T: FromStr>(text: &str) -> Result<T, String> {
-    text.trim().parse().map_err(|_| "expected numbers, separated by commas".to_owned())
+    text.trim().parse().map_err(|_| "give numbers, separated by commas".to_owned())
 }
 
 /// The name of a feature in n-best lists.
 fn feature_name(text: &str) -> Result<String, String> {
     let is_wrong = text.is_empty() || text.contains(|c: char| c.is_whitespace() || is_harmful(c) || "=|".contains(c));
-    if is_wrong { Err("expected a name without spaces, = or |".to_owned()) } else { Ok(text.to_owned()) }
+    if is_wrong { Err("give a name without spaces, = or |".to_owned()) } else { Ok(text.to_owned()) }
 }
 
 /// Which models.

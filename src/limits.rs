@@ -29,6 +29,8 @@ pub(crate) const MOST_MONITORED: usize = 100;
 
 // Models.
 
+/// Fewest pieces of a vocabulary that is learnt: 256 bytes, the special tokens, and room for some merges.
+pub(crate) const LEAST_PIECES: usize = 300;
 /// Positions of a model: a table of them is made whatever its file holds, D numbers for each.
 pub(crate) const MOST_POSITIONS: i128 = 1 << 16;
 /// The largest quotient of a file's size and its blocks on the disk. A sparser file was never written to its end, but

@@ -4,7 +4,8 @@ mod common;
 
 use std::collections::HashMap;
 
-use common::project::{Project, fails, sets, stderr, stdout, succeeds};
+use common::project::{Project, sets, stdout, succeeds};
+use common::transcript::{Transcript, assert_transcript};
 use serde_json::{Value, json};
 
 const INPUT: [&str; 4] = ["the cat sleeps", "a dog runs", "the dog eats", "a cat runs"];
@@ -96,25 +97,24 @@ fn each_line_has_its_prefix() {
         assert_eq!(line, &alone[0]);
         assert!(text(line).starts_with(prefix));
     }
-    for (file, told) in
-        [("a\nb\n", "prefixes ends after line 2, but input goes on"), ("a\nb\n\n\ne\n", "but prefixes goes on")]
-    {
+    let args = ["translate", "--model", "runs/small", "-q", "--input", "input", "--prefix-file", "prefixes"];
+    let mut transcript = Transcript::new(&project);
+    for file in ["a\nb\n", "a\nb\n\n\ne\n"] {
         project.write("prefixes", file);
-        let args = ["translate", "--model", "runs/small", "-q", "--input", "input", "--prefix-file", "prefixes"];
-        let output = project.mt(&args);
-        fails(&output, 1, &[told]);
+        transcript.note(&format!("{} prefixes for 4 lines", file.lines().count()));
+        let output = transcript.messages(&args);
         assert_eq!(stdout(&output).lines().count(), file.lines().count().min(4));
     }
     project.write("prefixes", format!("\nder {}\n\n\n", "Hund ".repeat(2000)));
-    let args = ["translate", "--model", "runs/small", "-q", "--input", "input", "--prefix-file", "prefixes"];
-    fails(&project.mt(&args), 1, &["prefixes:2", "the prefix has"]);
+    transcript.note("a prefix of 2001 words");
+    transcript.messages(&args);
     project.write("prefixes", "\nder\n");
     project.write("blank", "the cat\n\n");
-    let args_of_blank = ["translate", "--model", "runs/small", "-q", "--input", "blank", "--prefix-file", "prefixes"];
-    fails(&project.mt(&args_of_blank), 1, &["prefixes:2", "a blank line has a blank translation, without any prefix"]);
-    fails(&project.mt(&[&args[..], &["--prefix", "a"]].concat()), 2, &["--prefix-file"]);
-    fails(&project.mt(&["translate", "--model", "runs/small", "--prefix-file", "-"]), 2, &["cannot both be stdin"]);
-    fails(&project.mt(&[&args[..], &["--output", "prefixes"]].concat()), 2, &["same file"]);
+    transcript.messages(&["translate", "--model", "runs/small", "-q", "--input", "blank", "--prefix-file", "prefixes"]);
+    transcript.mt(&[&args[..], &["--prefix", "a"]].concat());
+    transcript.run("translate --model runs/small --prefix-file -");
+    transcript.mt(&[&args[..], &["--output", "prefixes"]].concat());
+    assert_transcript!(transcript);
 }
 
 #[test]
@@ -197,37 +197,38 @@ fn phrases_of_long_lines_and_beside_a_shortlist() {
 fn what_no_line_can_demand_is_named_with_its_line() {
     let project = trained(&[]);
     let good = json!({"text": "the cat"}).to_string();
-    for (bad, told) in [
-        ("the cat", "not a line of --json-input"),
-        ("", "not a line of --json-input"),
-        (r#"["the cat", null, null, null]"#, "it is no object"),
-        ("3", "it is no object"),
-        (r#"{"text": " ", "prefix": "der"}"#, "without any prefix"),
-        (r#"{"text": "a", "musts": []}"#, "unknown field `musts`"),
-        (r#"{"must": ["a"]}"#, "missing field `text`"),
-        (r#"{"text": 3}"#, "invalid type"),
-        (r#"{"text": "a", "must": "b"}"#, "expected a list"),
-        (r#"{"text": "a", "must": [" "]}"#, "is blank"),
-        (r#"{"text": " ", "must": ["b"]}"#, "a blank line"),
-        (r#"{"text": "a", "must": ["Hund frisst"], "avoid": ["frisst"]}"#, "is to be avoided, but is part of"),
-        (r#"{"text": "a", "prefix": "Hund frisst", "avoid": ["frisst"]}"#, "is to be avoided, but is part of"),
+    let mut transcript = Transcript::new(&project);
+    for bad in [
+        "the cat",
+        "",
+        r#"["the cat", null, null, null]"#,
+        "3",
+        r#"{"text": " ", "prefix": "der"}"#,
+        r#"{"text": "a", "musts": []}"#,
+        r#"{"must": ["a"]}"#,
+        r#"{"text": 3}"#,
+        r#"{"text": "a", "must": "b"}"#,
+        r#"{"text": "a", "must": [" "]}"#,
+        r#"{"text": " ", "must": ["b"]}"#,
+        r#"{"text": "a", "must": ["Hund frisst"], "avoid": ["frisst"]}"#,
+        r#"{"text": "a", "prefix": "Hund frisst", "avoid": ["frisst"]}"#,
     ] {
+        transcript.note(&format!("requests: `{bad}`"));
         project.write("requests", format!("{good}\n{bad}\n{good}\n"));
         let args = ["translate", "--model", "runs/small", "-q", "--json-input", "--input", "requests"];
-        let output = project.mt(&args);
-        fails(&output, 1, &["requests:2", told, "the lines before it are done"]);
+        let output = transcript.messages(&args);
         assert_eq!(stdout(&output).lines().count(), 1);
         project.write("requests", format!("{bad}\n"));
-        fails(&project.mt(&[&args[..], &["--output", "kept"]].concat()), 1, &["requests:1", told]);
+        transcript.mt(&[&args[..], &["--output", "kept"]].concat());
         assert!(!project.path("kept").exists());
     }
     let must = json!({"text": "the cat", "must": ["der Hund frisst"]}).to_string();
-    let translate =
-        |more: &[&str]| project.mt(&[&["translate", "--model", "runs/small", "--json-input", &must], more].concat());
-    fails(&translate(&["--sample"]), 1, &["arguments:1", "needs beam search"]);
-    fails(&translate(&["--max-length", "1"]), 1, &["arguments:1", "but a translation has at most 1"]);
-    fails(&translate(&["--prefix", "a"]), 2, &["--json-input"]);
-    succeeds(&translate(&[]));
+    let translate = ["translate", "--model", "runs/small", "--json-input", &must];
+    for more in [&["--sample"][..], &["--max-length", "1"], &["--prefix", "a"]] {
+        transcript.mt(&[&translate, more].concat());
+    }
+    assert_transcript!(transcript);
+    succeeds(&project.mt(&translate));
 }
 
 /// The probability of each token is the weighted mean of the models' probabilities.
@@ -266,19 +267,13 @@ fn an_ensemble_counts_its_models_by_weight() {
     succeeds(&output);
     assert_eq!(std::fs::read_to_string(project.path("found")).unwrap(), translated(&["--model", "runs/other"]));
 
-    for (weights, told) in [
-        ("1", "1 number for 2 models"),
-        ("1,2,3", "3 numbers for 2 models"),
-        ("1,0", "positive numbers"),
-        ("1,-1", "positive numbers"),
-        ("nan,1", "positive numbers"),
-        ("-1,2", "positive numbers"),
-        ("1,x", "--weights"),
-    ] {
-        fails(&project.mt(&[&["translate", "a"], &both[..], &["--weights", weights]].concat()), 2, &[told]);
+    let mut transcript = Transcript::new(&project);
+    for weights in ["1", "1,2,3", "1,0", "1,-1", "nan,1", "-1,2", "1,x"] {
+        transcript.mt(&[&["translate", "a"], &both[..], &["--weights", weights]].concat());
     }
-    fails(&project.mt(&["translate", "a", "--model", "runs/small", "--weights", "1"]), 2, &["1 number for 1 model"]);
-    fails(&project.mt(&[&eval[..], &both, &["--weights", "1,2", "--paired-bs"]].concat()), 2, &["--weights"]);
+    transcript.run("translate a --model runs/small --weights 1");
+    transcript.mt(&[&eval[..], &both, &["--weights", "1,2", "--paired-bs"]].concat());
+    assert_transcript!(transcript);
 }
 
 #[test]
@@ -314,28 +309,27 @@ fn n_best_lists_are_scored_beside_their_sources() {
     values(&stdout(&json)).iter().for_each(|line| *counts.entry(line["number"].as_u64().unwrap()).or_default() += 1);
     assert_eq!(counts, (0..4).map(|number| (number, 3)).collect());
     project.write("list", "0 ||| die Katze\n2 ||| der Hund ||| F= 1\n7 ||| x\n");
-    let output = score(&["--n-best", "list"]);
-    fails(&output, 1, &["list:3", "no source 7"]);
+    let with_list = ["score", "--model", "runs/small", "--src", "source", "--n-best", "list"];
+    let mut transcript = Transcript::new(&project);
+    let output = transcript.messages(&with_list);
     assert_eq!(stdout(&output).lines().count(), 2);
     // Of another model, under another name.
+    project.write("list", "0 ||| die Katze ||| Score= -1 ||| -1\n");
+    transcript.mt(&with_list);
     project.write("list", &scored);
-    fails(&score(&["--n-best", "list"]), 1, &["list:1", "has a feature `Score=` already", "--feature"]);
     succeeds(&score(&["--n-best", "list", "--json"]));
     let again = score(&["--n-best", "list", "--feature", "Other"]);
     succeeds(&again);
     assert!(stdout(&again).lines().all(|line| line.contains(" Score= ") && line.contains(" Other= ")));
     for name in ["", "a b", "a=", "a|b"] {
-        fails(&score(&["--n-best", "list", "--feature", name]), 2, &["expected a name"]);
+        transcript.mt(&[&with_list[..], &["--feature", name]].concat());
     }
     project.write("list", "0 ||| die ||| Katze ||| F= 1 ||| 2\n");
-    let separated = project.mt(&["score", "--model", "runs/small", "--src", "source", "--n-best", "list", "--json"]);
+    let separated = transcript.messages(&[&with_list[..], &["--json"]].concat());
     assert_eq!(values(&stdout(&separated))[0]["target"], "die ||| Katze");
-    assert!(stderr(&separated).contains("there is a ||| before the features in line 1 of list"));
     project.write("list", "");
-    let empty = project.mt(&["score", "--model", "runs/small", "--src", "source", "--n-best", "list"]);
-    succeeds(&empty);
-    assert!(stderr(&empty).contains("note: there is no translation to score"), "{}", stderr(&empty));
-    fails(&score(&[]), 2, &["--tgt"]);
-    fails(&score(&["--n-best", "list", "--tgt", "source"]), 2, &["--n-best"]);
-    assert!(!stderr(&output).is_empty());
+    transcript.mt(&with_list);
+    transcript.run("score --model runs/small --src source");
+    transcript.mt(&[&with_list[..], &["--tgt", "source"]].concat());
+    assert_transcript!(transcript);
 }

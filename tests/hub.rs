@@ -10,7 +10,8 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Int64Array, StringArray};
 use common::datasets::{Bench, EN_DE, Pairs, TRAIN, flat, gzip, json_lines, lines, nested, pairs, parquet, text};
 use common::hub::{Fault, HubServer, Request};
-use common::project::{SOURCE, TARGET, fails, stderr, stdout, succeeds};
+use common::project::{Project, SOURCE, TARGET, stderr, stdout, succeeds};
+use common::transcript::{Transcript, assert_transcript};
 use sha2::{Digest, Sha256};
 
 #[test]
@@ -59,6 +60,7 @@ fn every_form_trains_as_local_files_do_and_nothing_else_is_fetched() {
         ("fr-en/train/0000.parquet", other),
     ];
     bench.hub.revision("o/old", "refs/convert/parquet", &converted);
+    let mut transcript = Transcript::new(&bench.project);
     for (corpus, files) in [
         (wmt, &["README.md", "de-en/train-00000-of-00002.parquet", "de-en/train-00001-of-00002.parquet"][..]),
         ("hub = \"o/flat\"", &["data/train-00000-of-00001.parquet"]),
@@ -78,18 +80,20 @@ fn every_form_trains_as_local_files_do_and_nothing_else_is_fetched() {
         succeeds(&output);
         assert_eq!(bench.hub.fetched(), files, "{corpus}\n{}", stderr(&output));
         assert_eq!(bench.checksum(), expected, "{corpus}");
-        let warns = stderr(&output).contains("converted only the beginning of this split");
-        assert_eq!(warns, files.iter().any(|file| file.contains("partial-")), "{corpus}\n{}", stderr(&output));
         // Cached files are checked but not fetched again; with --offline there is no request at all.
         succeeds(&bench.train(&format!("{corpus}, {TRAIN}"), &[]));
         assert_eq!(bench.hub.fetched(), [""; 0], "{corpus}");
         succeeds(&bench.train(&format!("{corpus}, {TRAIN}"), &["--offline"]));
+        // Of what the hub has converted, a part is missing.
+        let corpus = format!("data.train=[{{ {corpus}, {TRAIN} }}]");
+        let prepare = ["prepare", "--config", "small.toml", "--offline", "--set", &corpus];
+        transcript.command(&mut bench.command(&prepare), &[]);
         assert!(bench.hub.log().is_empty(), "{corpus}");
     }
+    assert_transcript!(transcript);
     assert!(bench.cache("o/old").join("refs/refs/convert/parquet").is_file());
     // With the same text from files, the run can be resumed.
-    let resumed = bench.mt(&["train", "--config", "small.toml", "--resume", "--set", "train.max_updates=3", "-q"]);
-    succeeds(&resumed);
+    succeeds(&bench.mt(&["train", "--config", "small.toml", "--resume", "--set", "train.max_updates=3", "-q"]));
 }
 
 #[test]
@@ -114,15 +118,13 @@ fn tables_are_read_however_they_are_written() {
         succeeds(&output);
         assert_eq!(bench.checksum(), expected, "{name}");
     }
-    let output = bench.train(&format!("hub = \"o/bare\", {TRAIN}"), &[]);
-    fails(
-        &output,
-        1,
-        &["there are no columns `en` and `de`", "count its columns, source = 1, target = 2", "train.tsv"],
-    );
     bench.hub.dataset("o/parquet", &[("train.parquet", &flat(&pairs()))]);
-    let output = bench.train(&format!("hub = \"o/parquet\", split = \"train\", {numbers}"), &[]);
-    fails(&output, 1, &["columns have names here, and no numbers such as 1 and 2", "hub:o/parquet train.parquet"]);
+    let mut transcript = Transcript::new(&bench.project);
+    for (name, columns) in [("o/bare", EN_DE), ("o/parquet", numbers)] {
+        let corpus = format!("hub = \"{name}\", split = \"train\", {columns}");
+        transcript.command(&mut bench.trainer(&corpus, &[]), &[]);
+    }
+    assert_transcript!(transcript);
 }
 
 #[test]
@@ -144,22 +146,19 @@ fn nulls_line_breaks_and_empty_rows_are_lines() {
     let output = bench.train("source = \"x.en\", target = \"x.de\"", &[]);
     succeeds(&output);
     let checksum = bench.checksum();
+    let mut transcript = Transcript::new(&bench.project);
     for (name, file, contents) in [
         ("o/nested", "train.parquet", nested(&rows)),
         ("o/flat", "train.parquet", flat(&rows)),
         ("o/json", "train.jsonl", json_lines(&rows, false)),
     ] {
         bench.hub.dataset(name, &[(file, &contents)]);
-        let output = bench.train(&format!("hub = \"{name}\", {TRAIN}"), &[]);
-        succeeds(&output);
+        succeeds(&bench.train(&format!("hub = \"{name}\", {TRAIN}"), &[]));
         assert_eq!(bench.checksum(), checksum, "{name}");
-        let report = stderr(&output);
-        assert!(report.contains("2 dropped: 1 with an empty source (first at hub:"), "{report}");
-        assert!(
-            report.contains(&format!("hub:{name} {file}:2), 1 with an empty target (first at hub:{name} {file}:6)")),
-            "{report}"
-        );
+        let corpus = format!("data.train=[{{ hub = \"{name}\", {TRAIN} }}]");
+        transcript.command(&mut bench.command(&["prepare", "--config", "small.toml", "--set", &corpus]), &[]);
     }
+    assert_transcript!(transcript);
 }
 
 #[test]
@@ -189,21 +188,16 @@ fn whatever_takes_a_corpus_takes_one_of_the_hub() {
         set("test")
     );
     bench.project.write("hub.toml", config);
-    let checked = bench.mt(&["check", "--config", "hub.toml"]);
-    succeeds(&checked);
-    let findings = stdout(&checked);
-    assert!(findings.contains("U+FFFD in the line"), "{findings}");
-    assert!(findings.contains("--> hub:o/set train-00001-of-00002.parquet:11\n"), "{findings}");
+    let mut transcript = Transcript::new(&bench.project);
+    transcript.command(&mut bench.command(&["check", "--config", "hub.toml"]), &[]);
     // The first row is on line 2, after the column names; one has two lines, and another is after a blank one.
     let rows = ["the cat sleeps,die Katze schläft\n", "\"the cat\nsleeps\",die Katze schläft\n\n"].concat();
     let table = format!("en,de\n{}a\u{FFFD}b,ein Wort\n", rows.repeat(5));
     bench.hub.dataset("o/table", &[("train.csv", table.as_bytes())]);
     let of_table = format!("[data]\ntrain = [{{ hub = \"o/table\", split = \"train\", {EN_DE} }}]\n");
     bench.project.write("table.toml", format!("extends = \"small.toml\"\n{of_table}"));
-    let checked = bench.mt(&["check", "--config", "table.toml"]);
-    succeeds(&checked);
-    let findings = stdout(&checked);
-    assert!(findings.contains("--> hub:o/table train.csv:22\n"), "{findings}");
+    transcript.command(&mut bench.command(&["check", "--config", "table.toml"]), &[]);
+    assert_transcript!(transcript);
     let dry = bench.mt(&["train", "--config", "hub.toml", "--dry-run"]);
     succeeds(&dry);
     assert!(stdout(&dry).contains("hub = \"o/set\"") && stdout(&dry).contains("# data: 120 pairs"), "{}", stdout(&dry));
@@ -215,36 +209,12 @@ fn whatever_takes_a_corpus_takes_one_of_the_hub() {
     let run = bench.project.path("runs/hub");
     let run = run.to_str().unwrap();
     bench.hub.log();
-    let eval = bench.mt(&[
-        "eval",
-        "--model",
-        run,
-        "--bleu",
-        "--json",
-        "--offline",
-        "--trust-model-data",
-        "--beam",
-        "1",
-        "--max-length",
-        "4",
-        "-q",
-    ]);
-    succeeds(&eval);
-    assert!(stdout(&eval).starts_with("{\"bleu\":{\"score\":"), "{}", stdout(&eval));
-    let report = bench.mt(&[
-        "eval",
-        "--model",
-        run,
-        "--bleu",
-        "--report",
-        "--trust-model-data",
-        "--offline",
-        "--beam",
-        "1",
-        "--max-length",
-        "4",
-        "-q",
-    ]);
+    let eval = format!("eval --model {run} --bleu --offline --trust-model-data --beam 1 --max-length 4 -q");
+    let eval = |more: &str| bench.mt(&[&eval.split(' ').collect::<Vec<_>>()[..], &[more]].concat());
+    let scores = eval("--json");
+    succeeds(&scores);
+    assert!(stdout(&scores).starts_with("{\"bleu\":{\"score\":"), "{}", stdout(&scores));
+    let report = eval("--report");
     succeeds(&report);
     assert!(stdout(&report).contains("the training text"), "{}", stdout(&report));
     assert!(bench.hub.log().is_empty());
@@ -276,8 +246,8 @@ fn a_cut_download_goes_on_and_is_never_taken_for_whole() {
     bench.hub.fault(&first, Fault::Cut(500), 1);
     // It always breaks off at the same byte.
     bench.hub.fault(&second, Fault::Cut(1000), usize::MAX);
-    let output = bench.train(SET, &[]);
-    fails(&output, 1, &["`data.train[0]`", &second, "broke off", "after 1000 of ", "the download goes on from there"]);
+    let mut transcript = Transcript::new(&bench.project);
+    transcript.command(&mut bench.trainer(SET, &[]), &[]);
     let log = bench.hub.log();
     assert_eq!(ranges(&log, &first), ["", "bytes=500-"]);
     assert_eq!(ranges(&log, &second)[..2], ["", "bytes=1000-"]);
@@ -285,7 +255,8 @@ fn a_cut_download_goes_on_and_is_never_taken_for_whole() {
     assert_eq!(blobs.iter().filter(|name| name.ends_with(".incomplete")).count(), 1, "{blobs:?}");
     assert_eq!(blobs.len(), 2);
     // An incomplete file does not count as cached.
-    fails(&bench.train(SET, &["--offline"]), 1, &[&second, "is not in the cache", "--offline"]);
+    transcript.command(&mut bench.trainer(SET, &["--offline"]), &[]);
+    assert_transcript!(transcript);
     bench.hub.mend();
     succeeds(&bench.train(SET, &[]));
     let log = bench.hub.log();
@@ -343,8 +314,7 @@ fn a_renamed_data_set_is_found_where_it_is_now() {
         let old = format!("o/old-{index}");
         bench.hub.rename(&old, status, &host, "o/set");
         bench.hub.log();
-        let args = bench.training(&SET.replace("o/set", &old), &[]);
-        let mut command = bench.command(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        let mut command = bench.trainer(&SET.replace("o/set", &old), &[]);
         succeeds(&command.env("HF_TOKEN", "hf_secret").output().unwrap());
         assert_eq!(bench.names(&old, "blobs").len(), 2);
         // The token goes along within the host.
@@ -374,6 +344,8 @@ fn refusing_proxy() -> (String, std::sync::mpsc::Receiver<String>) {
 fn a_mirror_may_send_a_request_on_to_the_hub_but_to_nobody_else() {
     let (proxy, asked) = refusing_proxy();
     let mut away = Vec::new();
+    let project = Project::new();
+    let mut transcript = Transcript::new(&project);
     for (location, host, is_followed) in [
         (&[("Location", "https://huggingface.co/datasets/o/set/resolve/main/x")], "https://huggingface.co", true),
         (&[("Location", "https://hf.co/datasets/o/set/resolve/main/x")], "https://hf.co", true),
@@ -383,21 +355,12 @@ fn a_mirror_may_send_a_request_on_to_the_hub_but_to_nobody_else() {
         let bench = Bench::new();
         let [first, _] = sharded(&bench);
         bench.hub.fault(&first, Fault::Status(308, location), usize::MAX);
-        let args = bench.training(SET, &[]);
-        let mut command = bench.command(&args.iter().map(String::as_str).collect::<Vec<_>>());
-        command.envs([
-            ("HTTPS_PROXY", &proxy),
-            ("https_proxy", &proxy),
-            ("HTTP_PROXY", &proxy),
-            ("http_proxy", &proxy),
-        ]);
-        let output = command.env("NO_PROXY", "127.0.0.1").env("HF_TOKEN", "hf_secret").output().unwrap();
-        let says = if is_followed {
-            [format!("the hub cannot be reached at {host}:"), "check the network".to_owned()]
-        } else {
-            [format!("on to {host}, and gives no checksum"), "set HF_ENDPOINT to it".to_owned()]
-        };
-        fails(&output, 1, &says.each_ref().map(String::as_str));
+        let mut command = bench.trainer(SET, &[]);
+        for name in ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"] {
+            command.env(name, &proxy);
+        }
+        transcript.note(&format!("sent on to {}", location[0].1));
+        transcript.command(command.env("NO_PROXY", "127.0.0.1").env("HF_TOKEN", "hf_secret"), &[]);
         let connects: Vec<String> = asked.try_iter().collect();
         let to = format!("CONNECT {}:443 HTTP/1.1", host.trim_start_matches("https://"));
         assert_eq!(connects.contains(&to), is_followed, "{connects:?}");
@@ -408,11 +371,8 @@ fn a_mirror_may_send_a_request_on_to_the_hub_but_to_nobody_else() {
     let (bench, other) = (Bench::new(), HubServer::start());
     other.dataset("o/set", &[("train.jsonl", &json_lines(&pairs(), false))]);
     bench.hub.rename("o/set", 308, &other.address, "o/set");
-    fails(
-        &bench.train(SET, &[]),
-        1,
-        &["sends the request for", "o/set on to", &other.address, "set HF_ENDPOINT to it"],
-    );
+    transcript.note("another host");
+    transcript.command(&mut bench.trainer(SET, &[]), &[]);
     let log = other.log();
     assert!(log.is_empty(), "{log:?}");
     // Nor does it go round for ever.
@@ -420,11 +380,9 @@ fn a_mirror_may_send_a_request_on_to_the_hub_but_to_nobody_else() {
     let [first, _] = sharded(&bench);
     bench.hub.fault(&first, Fault::Status(307, &[("Location", "?again")]), usize::MAX);
     bench.hub.fault("?again", Fault::Status(307, &[("Location", "?again")]), usize::MAX);
-    fails(
-        &bench.train(SET, &[]),
-        1,
-        &["redirects the request for train-00000-of-00002.jsonl of o/set again and again"],
-    );
+    transcript.note("again and again");
+    transcript.command(&mut bench.trainer(SET, &[]), &[]);
+    assert_transcript!(transcript);
 }
 
 #[test]
@@ -437,8 +395,7 @@ fn a_file_that_another_process_fetches_is_waited_for() {
     std::fs::create_dir_all(&locks).unwrap();
     let lock = std::fs::File::create(locks.join(format!("{etag}.lock"))).unwrap();
     lock.lock().unwrap();
-    let args = bench.training(SET, &[]);
-    let mut command = bench.command(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut command = bench.trainer(SET, &[]);
     let mut running = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let mut messages = BufReader::new(running.stderr.take().unwrap()).lines().map_while(Result::ok);
     let says = "hub: another process is fetching the same file of o/set: waiting for it";
@@ -457,23 +414,27 @@ fn a_file_that_another_process_fetches_is_waited_for() {
 
 #[test]
 fn what_is_short_or_wrong_is_thrown_away() {
-    for (fault, says) in [
-        (Fault::Wrong, &["did not arrive whole: its checksum is different", "thrown away"][..]),
-        (Fault::Short(300), &["broke off", "after 300 of", "the connection was closed"]),
-        (Fault::Status(403, &[]), &["the hub does not let you read o/set", "(HTTP 403)", "set HF_TOKEN"]),
-        (Fault::Etag("../../../evil"), &["does not answer like the Hugging Face hub"]),
-        (Fault::Page, &["does not answer like the Hugging Face hub"]),
+    let project = Project::new();
+    let mut transcript = Transcript::new(&project);
+    for (what, fault) in [
+        ("other bytes", Fault::Wrong),
+        ("300 bytes of it", Fault::Short(300)),
+        ("a refusal", Fault::Status(403, &[])),
+        ("a checksum that is a path", Fault::Etag("../../../evil")),
+        ("a web page", Fault::Page),
     ] {
         let bench = Bench::new();
         let [first, _] = sharded(&bench);
         bench.hub.fault(&first, fault, usize::MAX);
-        fails(&bench.train(SET, &[]), 1, says);
+        transcript.note(&format!("the hub sends {what}"));
+        transcript.command(&mut bench.trainer(SET, &[]), &[]);
         let whole = |name: &String| !name.ends_with(".incomplete");
-        assert!(!bench.names("o/set", "blobs").iter().any(whole), "{says:?}");
+        assert!(!bench.names("o/set", "blobs").iter().any(whole), "{what}");
         assert!(!bench.project.path("hf/evil").exists());
         bench.hub.mend();
         succeeds(&bench.train(SET, &["-q"]));
     }
+    assert_transcript!(transcript);
     // Another program has truncated a cached file: its size differs from the hub's.
     let bench = Bench::new();
     sharded(&bench);
@@ -504,25 +465,19 @@ fn a_busy_or_failing_hub_is_asked_again() {
     let bench = Bench::new();
     let [first, _] = sharded(&bench);
     bench.hub.fault(&first, Fault::Status(429, &[("Retry-After", "0")]), usize::MAX);
-    fails(
-        &bench.train(SET, &[]),
-        1,
-        &["after 5 tries: the hub asks for fewer requests (HTTP 429)", "try again later", "HF_TOKEN"],
-    );
+    let mut transcript = Transcript::new(&bench.project);
+    transcript.command(&mut bench.trainer(SET, &[]), &[]);
     let asked = bench.hub.log().iter().filter(|request| request.path.ends_with(&first)).count();
     assert_eq!(asked, 5);
     bench.hub.mend();
     bench.hub.fault("/revision/main", Fault::Status(500, &[("X-Error-Message", "on fire")]), usize::MAX);
-    fails(
-        &bench.train(SET, &[]),
-        1,
-        &["after 5 tries: the hub failed (HTTP 500) when asked for o/set: on fire", "--offline"],
-    );
+    transcript.command(&mut bench.trainer(SET, &[]), &[]);
     // A request that can never succeed is not repeated.
     bench.hub.mend();
     bench.hub.log();
     bench.hub.fault(&first, Fault::Status(404, &[("X-Error-Code", "EntryNotFound")]), usize::MAX);
-    fails(&bench.train(SET, &[]), 1, &[&format!("there is no {first} in o/set"), "/datasets/o/set/tree/main"]);
+    transcript.command(&mut bench.trainer(SET, &[]), &[]);
+    assert_transcript!(transcript);
     assert_eq!(bench.hub.log().iter().filter(|request| request.path.ends_with(&first)).count(), 1);
 }
 
@@ -531,25 +486,20 @@ fn a_gated_data_set_needs_a_token_which_only_the_hub_gets() {
     let bench = Bench::new();
     sharded(&bench);
     bench.hub.gate("o/set", "hf_secret");
-    let page = format!("accept its terms on {}/datasets/o/set", bench.hub.address);
-    fails(&bench.train(SET, &[]), 1, &["it is gated (HTTP 401)", "Access is restricted.", &page, "set HF_TOKEN"]);
-    let with = |token: &str| {
-        let args = bench.training(SET, &[]);
-        let mut command = bench.command(&args.iter().map(String::as_str).collect::<Vec<_>>());
-        command.env("HF_TOKEN", token);
-        command
-    };
-    let output = with("hf_other").output().unwrap();
-    fails(&output, 1, &["it is gated (HTTP 403)", "the account that the token (HF_TOKEN) belongs to"]);
-    fails(&with("hf\u{1}").output().unwrap(), 2, &["holds characters that no token has"]);
+    let mut transcript = Transcript::new(&bench.project);
+    transcript.command(&mut bench.trainer(SET, &[]), &[]);
+    // No message shows the token.
+    transcript.command(&mut bench.trainer(SET, &[]), &[("HF_TOKEN", "hf_other")]);
+    let wrong = bench.trainer(SET, &[]).env("HF_TOKEN", "hf\u{1}").output().unwrap();
+    transcript.record(r"HF_TOKEN=$'hf\x01' mt train", &wrong);
+    assert_transcript!(transcript);
     bench.hub.log();
-    succeeds(&with("hf_secret").output().unwrap());
+    succeeds(&bench.trainer(SET, &[]).env("HF_TOKEN", "hf_secret").output().unwrap());
     let log = bench.hub.log();
     assert!(log.iter().any(|request| request.storage));
     for request in log {
         assert_eq!(request.headers.contains_key("authorization"), !request.storage, "{request:?}");
     }
-    assert!(!stderr(&output).contains("hf_other"));
     // The token can come from the file that logging in leaves.
     std::fs::remove_dir_all(bench.project.path("hf/hub")).unwrap();
     bench.project.write("hf/token", "hf_secret\n");
@@ -577,8 +527,8 @@ fn a_gated_data_set_needs_a_token_which_only_the_hub_gets() {
         // One that is not to be sent where the variable names another.
         let names_one = name.contains("TOKEN_PATH") || name.starts_with("HUGGING");
         bench.project.write("hf/token", if names_one { "hf_wrong\n" } else { "hf_secret\n" });
-        let mut command = with("");
-        command.env_remove("HF_TOKEN").envs([("HOME", bench.project.path("home")), ("NAME", "logged-in".into())]);
+        let mut command = bench.trainer(SET, &[]);
+        command.envs([("HOME", bench.project.path("home")), ("NAME", "logged-in".into())]);
         let output = command.env(name, value).output().unwrap();
         assert_eq!(output.status.success(), sent.is_some(), "{name}={value:?} {}", stderr(&output));
         let log = bench.hub.log();
@@ -596,26 +546,26 @@ fn a_revision_stays_what_it_is() {
     let all = pairs();
     let old = bench.hub.revision("o/set", "v1", &[("train.jsonl", &json_lines(&all[..60], false))]);
     bench.hub.revision("o/set", "main", &[("train.jsonl", &json_lines(&all, false))]);
+    let finds = |corpus: &str, more: &[&str], pairs: &str| {
+        let output = bench.train(corpus, &[&["--dry-run"], more].concat());
+        succeeds(&output);
+        assert!(stdout(&output).contains(pairs), "{corpus}: {}", stdout(&output));
+    };
     let mut sums = Vec::new();
     for revision in ["", ", revision = \"v1\"", &format!(", revision = \"{old}\"")] {
-        let output = bench.train(&format!("{SET}{revision}"), &["--dry-run"]);
-        succeeds(&output);
         let pairs = if revision.is_empty() { "# data: 120 pairs" } else { "# data: 60 pairs" };
-        assert!(stdout(&output).contains(pairs), "{revision}: {}", stdout(&output));
+        finds(&format!("{SET}{revision}"), &[], pairs);
         succeeds(&bench.train(&format!("{SET}{revision}"), &[]));
         sums.push(bench.checksum());
     }
     assert!(sums[0] != sums[1] && sums[1] == sums[2]);
     // When `main` moves on, the new state is fetched, but --offline still uses the previous one.
     bench.hub.revision("o/set", "main", &[("train.jsonl", &json_lines(&all[..30], false))]);
-    for (more, pairs) in [(&["--offline", "--dry-run"][..], "# data: 120 pairs"), (&["--dry-run"], "# data: 30 pairs")]
-    {
-        let output = bench.train(SET, more);
-        succeeds(&output);
-        assert!(stdout(&output).contains(pairs), "{}", stdout(&output));
-    }
-    let output = bench.train(&format!("{SET}, revision = \"v2\""), &[]);
-    fails(&output, 1, &["the data set `o/set` has no revision `v2`", "/datasets/o/set/commits/main"]);
+    finds(SET, &["--offline"], "# data: 120 pairs");
+    finds(SET, &[], "# data: 30 pairs");
+    let mut transcript = Transcript::new(&bench.project);
+    transcript.command(&mut bench.trainer(&format!("{SET}, revision = \"v2\""), &[]), &[]);
+    assert_transcript!(transcript);
 }
 
 #[test]
@@ -630,70 +580,37 @@ fn what_is_not_there_is_named_with_what_is() {
             ("fr-en/train-00000-of-00001.parquet", b"PAR1 not so"),
         ],
     );
-    let train = |corpus: &str| bench.train(corpus, &[]);
-    let set = |config: &str, split: &str, side: &str| {
-        let config = if config.is_empty() { String::new() } else { format!("config = \"{config}\", ") };
-        format!("hub = \"o/set\", {config}split = \"{split}\", source = \"{side}\", target = \"de\"")
-    };
-    for (corpus, says) in [
-        (set("de-en", "tran", "en"), &["o/set has no split `tran` of `de-en`", "its splits: test, train"][..]),
-        (set("en-de", "train", "en"), &["o/set has no configuration `en-de`", "de-en, fr-en"]),
-        (set("", "train", "en"), &["o/set has several configurations", "name one with `config`: de-en, fr-en"]),
-        (
-            set("de-en", "train", "fr"),
-            &[
-                "there are no columns `fr` and `de`",
-                "id, translation.de, translation.en",
-                "hub:o/set de-en/train-00000-of-00001.parquet",
-            ],
-        ),
-        (set("de-en", "train", "id"), &["there are no columns `id` and `de`"]),
-        (
-            set("fr-en", "train", "en"),
-            &["cannot read the Parquet file", "hub:o/set fr-en/train-00000", "delete it from the cache"],
-        ),
-        (format!("hub = \"o/none\", {TRAIN}"), &["there is no data set `o/none` on http://127.0.0.1", "ORG/NAME"]),
-    ] {
-        let output = train(&corpus);
-        fails(&output, 1, says);
-        assert!(stderr(&output).contains("`data.train[0]`"), "{}", stderr(&output));
-    }
     // A number is not text, whether in a parquet column or in JSON.
     let numbers: ArrayRef = Arc::new((0..3).collect::<Int64Array>());
     let words: ArrayRef = Arc::new(StringArray::from(vec!["a", "b", "c"]));
-    bench.hub.dataset("o/numbers", &[("train.parquet", &parquet(vec![("en", numbers), ("de", words)]))]);
-    fails(
-        &train(&format!("hub = \"o/numbers\", {TRAIN}")),
-        1,
-        &["the column `en` does not hold text", "hub:o/numbers train.parquet"],
-    );
+    let numbers = parquet(vec![("en", numbers), ("de", words)]);
     let rows = [&*json_lines(&all[..2], false), b"{\"en\": \"x\", \"de\": 17}\n"].concat();
-    bench.hub.dataset("o/row", &[("train.jsonl", &rows)]);
-    fails(&train(&format!("hub = \"o/row\", {TRAIN}")), 1, &["`de` is not text but 17", "hub:o/row train.jsonl:3"]);
-    bench.hub.dataset("o/list", &[("train.json", b"[\n{\"en\": \"x\"}\n]\n")]);
-    fails(
-        &train(&format!("hub = \"o/list\", {TRAIN}")),
-        1,
-        &["the row has no `de`", "hub:o/list train.json:2", "name two of en"],
-    );
-    bench.hub.dataset("o/uneven", &[("train.en", b"a\nb\nc\n"), ("train.de", b"a\nb\n")]);
-    fails(
-        &train(&format!("hub = \"o/uneven\", {TRAIN}")),
-        1,
-        &["hub:o/uneven train.en:3", "hub:o/uneven train.de has no such line"],
-    );
-    bench.hub.dataset("o/latin", &[("train.en", b"a\n\xE9\n"), ("train.de", b"a\nb\n")]);
-    fails(&train(&format!("hub = \"o/latin\", {TRAIN}")), 1, &["not UTF-8", "hub:o/latin train.en:2"]);
-    bench.hub.dataset("o/zip", &[("train.zip", b"PK"), ("loader.py", b"")]);
-    fails(
-        &train(&format!("hub = \"o/zip\", {TRAIN}")),
-        1,
-        &["cannot be read: train.zip", "in two files that end in .en and .de"],
-    );
-    bench.hub.dataset("o/gone", &[("train-00000-of-00002.parquet", &nested(&all))]);
-    fails(&train(&format!("hub = \"o/gone\", {TRAIN}")), 1, &["train-00001-of-00002.parquet of o/gone is missing"]);
-    bench.hub.dataset("o/evil", &[("../../../evil.jsonl", b"{}"), ("/etc/train.jsonl", b"{}"), ("train.txt", b"")]);
-    fails(&train(&format!("hub = \"o/evil\", {TRAIN}")), 1, &["o/evil"]);
+    for (name, files) in [
+        ("o/numbers", &[("train.parquet", numbers.as_slice())][..]),
+        ("o/row", &[("train.jsonl", &rows)]),
+        ("o/list", &[("train.json", b"[\n{\"en\": \"x\"}\n]\n")]),
+        ("o/uneven", &[("train.en", b"a\nb\nc\n"), ("train.de", b"a\nb\n")]),
+        ("o/latin", &[("train.en", b"a\n\xE9\n"), ("train.de", b"a\nb\n")]),
+        ("o/zip", &[("train.zip", b"PK"), ("loader.py", b"")]),
+        ("o/gone", &[("train-00000-of-00002.parquet", &nested(&all))]),
+        ("o/evil", &[("../../../evil.jsonl", b"{}"), ("/etc/train.jsonl", b"{}"), ("train.txt", b"")]),
+    ] {
+        bench.hub.dataset(name, files);
+    }
+    let mut transcript = Transcript::new(&bench.project);
+    for corpus in [
+        "hub = \"o/set\", config = \"de-en\", split = \"tran\", source = \"en\", target = \"de\"",
+        "hub = \"o/set\", config = \"en-de\", split = \"train\", source = \"en\", target = \"de\"",
+        SET,
+        "hub = \"o/set\", config = \"de-en\", split = \"train\", source = \"fr\", target = \"de\"",
+        "hub = \"o/set\", config = \"de-en\", split = \"train\", source = \"id\", target = \"de\"",
+        "hub = \"o/set\", config = \"fr-en\", split = \"train\", source = \"en\", target = \"de\"",
+    ] {
+        transcript.command(&mut bench.trainer(corpus, &[]), &[]);
+    }
+    for name in ["none", "numbers", "row", "list", "uneven", "latin", "zip", "gone", "evil"] {
+        transcript.command(&mut bench.trainer(&format!("hub = \"o/{name}\", {TRAIN}"), &[]), &[]);
+    }
     assert!(!bench.project.path("evil.jsonl").exists());
     // All problems are reported at once.
     bench.project.write(
@@ -703,44 +620,26 @@ fn what_is_not_there_is_named_with_what_is() {
              {TRAIN} }}]\ntest = {{ hub = \"o/row\", split = \"test\", {EN_DE} }}\n"
         ),
     );
-    let output = bench.mt(&["check", "--config", "two.toml"]);
-    fails(
-        &output,
-        1,
-        &[
-            "`data.train[0]`: there is no data set",
-            "`data.train[1]`: the row has no `de`",
-            "`data.test`: o/row has no split `test`",
-            "its splits: train",
-        ],
-    );
+    transcript.command(&mut bench.command(&["check", "--config", "two.toml"]), &[]);
+    assert_transcript!(transcript);
 }
 
 #[test]
 fn without_a_network() {
     let bench = Bench::new();
     sharded(&bench);
-    let offline = ["--offline forbids asking the hub", "o/set is not in the cache", "run once without --offline"];
-    fails(&bench.train(SET, &["--offline"]), 1, &offline);
+    let mut transcript = Transcript::new(&bench.project);
+    transcript.command(&mut bench.trainer(SET, &["--offline"]), &[]);
     assert!(bench.hub.log().is_empty());
     succeeds(&bench.train(SET, &["-q"]));
     let closed = {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         format!("http://{}", listener.local_addr().unwrap())
     };
-    let run = |variable: &str, value: &str, more: &[&str]| {
-        let args = bench.training(SET, more);
-        bench.command(&args.iter().map(String::as_str).collect::<Vec<_>>()).env(variable, value).output().unwrap()
-    };
-    let output = run("HF_ENDPOINT", &closed, &[]);
-    fails(
-        &output,
-        1,
-        &[&format!("the hub cannot be reached at {closed}"), "Connection refused", "--offline goes on without"],
-    );
-    succeeds(&run("HF_ENDPOINT", &closed, &["--offline"]));
-    fails(&run("HF_ENDPOINT", "no address", &[]), 2, &["HF_ENDPOINT=\"no address\"", "https://huggingface.co"]);
-    fails(&run("HF_ENDPOINT", "ftp://x", &[]), 2, &["HF_ENDPOINT=\"ftp://x\"", "https://huggingface.co"]);
+    for endpoint in [&closed, "no address", "ftp://x"] {
+        transcript.command(&mut bench.trainer(SET, &[]), &[("HF_ENDPOINT", endpoint)]);
+    }
+    succeeds(&bench.trainer(SET, &["--offline"]).env("HF_ENDPOINT", &closed).output().unwrap());
     bench.hub.log();
     for (variable, value, asks) in [
         ("HF_HUB_OFFLINE", "1", false),
@@ -749,45 +648,45 @@ fn without_a_network() {
         ("HF_HUB_OFFLINE", "no", true),
         ("TRANSFORMERS_OFFLINE", "YES", false),
     ] {
-        succeeds(&run(variable, value, &[]));
+        succeeds(&bench.trainer(SET, &[]).env(variable, value).output().unwrap());
         assert_eq!(!bench.hub.log().is_empty(), asks, "{variable}={value}");
     }
     bench.hub.fault("/revision/main", Fault::Page, 1);
-    fails(&bench.train(SET, &[]), 1, &["does not answer like the Hugging Face hub", "check HF_ENDPOINT"]);
+    transcript.command(&mut bench.trainer(SET, &[]), &[]);
+    assert_transcript!(transcript);
 }
 
 #[test]
 fn without_a_home_the_cache_is_in_no_folder_that_others_may_write() {
     let bench = Bench::new();
-    let run = |variables: &[(&str, &str)]| {
+    let homeless = || {
         let mut command = bench.command(&["translate", "--offline", "--model", "hf:a/b", "x"]);
         ["HF_HOME", "XDG_CACHE_HOME", "HOME"].iter().for_each(|name| _ = command.env_remove(name));
-        command.envs(variables.iter().copied()).output().unwrap()
+        command
     };
-    let home = std::env::temp_dir().join("home");
-    let home = home.to_str().unwrap();
-    let cached = format!("{home}/.cache/huggingface/hub/models--a--b");
-    // A relative one is ignored.
-    fails(&run(&[("HOME", home), ("XDG_CACHE_HOME", "cache")]), 1, &["a/b is not in the cache", &cached]);
-    fails(&run(&[("XDG_CACHE_HOME", home)]), 1, &[&format!("{home}/huggingface/hub/models--a--b")]);
-    // What a shell has not expanded, because of quotes or because there was none, is expanded here.
-    for (variable, value, folder) in [
-        ("HF_HOME", "~/x", "x/hub"),
-        ("HF_HOME", "$HOME/x", "x/hub"),
-        ("HF_HUB_CACHE", "~/x", "x"),
-        ("HF_HUB_CACHE", "${HOME}/x", "x"),
-        ("HUGGINGFACE_HUB_CACHE", "~/x", "x"),
-        ("XDG_CACHE_HOME", "~/x", "x/huggingface/hub"),
-        ("XDG_CACHE_HOME", "$HOME/x", "x/huggingface/hub"),
+    let home = "/absent/home";
+    let mut transcript = Transcript::new(&bench.project);
+    for variables in [
+        // A relative one is ignored.
+        &[("HOME", home), ("XDG_CACHE_HOME", "cache")][..],
+        &[("XDG_CACHE_HOME", home)],
+        // What a shell has not expanded, because of quotes or because there was none, is expanded here.
+        &[("HOME", home), ("HF_HOME", "~/x")],
+        &[("HOME", home), ("HF_HOME", "$HOME/x")],
+        &[("HOME", home), ("HF_HUB_CACHE", "~/x")],
+        &[("HOME", home), ("HF_HUB_CACHE", "${HOME}/x")],
+        &[("HOME", home), ("HUGGINGFACE_HUB_CACHE", "~/x")],
+        &[("HOME", home), ("XDG_CACHE_HOME", "~/x")],
+        &[("HOME", home), ("XDG_CACHE_HOME", "$HOME/x")],
+        &[("HOME", "home")],
     ] {
-        let output = run(&[("HOME", home), (variable, value)]);
-        fails(&output, 1, &["a/b is not in the cache", &format!("--> {home}/{folder}/models--a--b")]);
+        transcript.command(&mut homeless(), variables);
     }
-    fails(&run(&[("HOME", "home")]), 1, &["no home directory", "set HOME", "HF_HOME"]);
+    assert_transcript!(transcript);
     // The password database has one, or else it is said that there is none.
     for unset in [&[][..], &[("HOME", "")]] {
-        let output = run(unset);
-        fails(&output, 1, &[]);
+        let output = homeless().envs(unset.iter().copied()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
         assert!(!stderr(&output).contains("/tmp/.cache"), "{}", stderr(&output));
     }
 }
@@ -796,10 +695,10 @@ fn without_a_home_the_cache_is_in_no_folder_that_others_may_write() {
 fn the_cache_is_the_one_that_other_programs_have() {
     let bench = Bench::new();
     let [first, second] = sharded(&bench);
-    let output = bench.train(SET, &[]);
-    succeeds(&output);
+    let mut transcript = Transcript::new(&bench.project);
     // Without a terminal there is a line per file instead of a progress bar.
-    assert!(stderr(&output).contains(&format!("hub: fetching o/set: {first}, ")), "{}", stderr(&output));
+    let corpus = format!("data.train=[{{ {SET} }}]");
+    transcript.command(&mut bench.command(&["prepare", "--config", "small.toml", "--set", &corpus]), &[]);
     let commit = std::fs::read_to_string(bench.cache("o/set").join("refs/main")).unwrap();
     let snapshot = bench.cache("o/set").join("snapshots").join(&commit);
     for name in [&first, &second] {
@@ -809,20 +708,19 @@ fn the_cache_is_the_one_that_other_programs_have() {
     // The cache as another program leaves it, without our listing; and in another place.
     std::fs::remove_dir_all(bench.cache("o/set").join(".listings")).unwrap();
     std::fs::rename(bench.project.path("hf/hub"), bench.project.path("elsewhere")).unwrap();
-    let run = |more: &[&str]| {
-        let args = bench.training(SET, more);
-        let mut command = bench.command(&args.iter().map(String::as_str).collect::<Vec<_>>());
-        command.env("HF_HUB_CACHE", bench.project.path("elsewhere")).output().unwrap()
+    let moved = |more: &[&str]| {
+        let mut command = bench.trainer(SET, more);
+        command.env("HF_HUB_CACHE", bench.project.path("elsewhere"));
+        command
     };
-    let output = run(&["--offline", "-q"]);
-    succeeds(&output);
-    assert_eq!(stderr(&output), "");
+    transcript.command(&mut moved(&["--offline", "-q"]), &[]);
     // A shard that is not cached is missing, by name.
     let elsewhere = bench.project.path("elsewhere/datasets--o--set/snapshots").join(&commit);
     std::fs::remove_file(elsewhere.join(&first)).unwrap();
-    fails(&run(&["--offline"]), 1, &[&format!("{first} of o/set is missing"), "without --offline"]);
+    transcript.command(&mut moved(&["--offline"]), &[]);
+    assert_transcript!(transcript);
     bench.hub.log();
-    succeeds(&run(&[]));
+    succeeds(&moved(&[]).output().unwrap());
     assert_eq!(bench.hub.fetched(), [""; 0], "the contents are there under their checksum");
 }
 
@@ -856,9 +754,9 @@ fn a_full_disk_is_named_and_nothing_is_lost() {
         bench.connect(&mut command);
         command.output().unwrap()
     };
-    let full = run(&["unshare", "-rm", "sh", "full.sh"]);
-    let needed = format!(": {} bytes are needed", contents.len() - 20_000);
-    fails(&full, 1, &["is too full for train.jsonl of o/set", &needed, ".incomplete", "set HF_HOME to a larger disk"]);
+    let mut transcript = Transcript::new(&bench.project);
+    transcript.record("sh full.sh", &run(&["unshare", "-rm", "sh", "full.sh"]));
+    assert_transcript!(transcript);
     // On a larger disk, the download goes on where it stopped.
     std::fs::rename(bench.project.path("kept"), bench.project.path("hf/hub")).unwrap();
     bench.hub.log();

@@ -7,7 +7,8 @@ use std::io::Write;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use common::project::{Project, fails, stderr, stdout, succeeds};
+use common::project::{Project, stdout, succeeds};
+use common::transcript::{Transcript, assert_transcript};
 use mt::data::tokenizers::Tokenizers;
 use mt::model::{Sequences, Transformer};
 use mt::ops::Mode;
@@ -75,11 +76,11 @@ fn attention_of_a_translation() {
         }
     }
     std::fs::create_dir(project.path("d")).unwrap();
-    for other in ["out", "./d/../out"] {
-        let same = run(&["--attention", other, "--output", "out"]);
-        fails(&same, 2, &["--attention and --output"]);
+    let mut transcript = Transcript::new(&project);
+    for other in ["out --output out", "./d/../out --output out", "-"] {
+        transcript.run(&format!("translate --model runs/small -q --attention {other}"));
     }
-    fails(&run(&["--attention", "-"]), 2, &["--attention cannot go to stdout"]);
+    assert_transcript!(transcript);
 }
 
 /// An explanation has a step for each token of the translation, with the model's probabilities.
@@ -160,28 +161,25 @@ fn explanations_are_pages_and_pictures() {
 
     let long = "cat ".repeat(200);
     project.write("kept.png", "as it was");
-    fails(&translate(&["--attention", "kept.png", &long]), 1, &["kept.png", "too long for a picture", ".html"]);
-    assert_eq!((read("kept.png"), project.temporaries("kept.png")), (b"as it was".to_vec(), vec![]));
-    let output = project.mt(&["translate", "--model", "runs/small", "--attention", "a.html", &long]);
-    succeeds(&output);
-    assert!(stderr(&output).contains("the line is longer than data.max_length"), "{}", stderr(&output));
-
-    let many = "a cat\n".repeat(101);
-    let told = |more: &[&str]| {
-        let args = ["translate", "--model", "runs/small", "--max-length", "2", "--attention", "many.html"];
-        let output = project.mt_with_input(&[&args, more].concat(), many.as_bytes());
-        succeeds(&output);
-        stderr(&output)
+    project.write("long", format!("{long}\n"));
+    project.write("many", "a cat\n".repeat(101));
+    project.write("two", "a cat\na dog\n");
+    let mut transcript = Transcript::new(&project);
+    let mut told = |args: &str| {
+        // So every translation is cut.
+        let args = format!("translate --model runs/small --min-length 2 --max-length 2 --attention {args}");
+        transcript.messages(&args.split(' ').collect::<Vec<_>>());
     };
-    assert!(told(&[]).contains("many.html shows only the first 100 lines; 1 more"), "{}", told(&[]));
-    assert_eq!(told(&["-q"]), "");
-
+    told("kept.png --input long");
+    assert_eq!((read("kept.png"), project.temporaries("kept.png")), (b"as it was".to_vec(), vec![]));
+    told("a.html --input long");
+    told("many.html --input many");
+    told("many.html --input many -q");
+    told("c.svg cat dog");
+    told("c.png --input two");
+    assert_transcript!(transcript);
     let two = translate(&["--attention", "c.svg", "a cat", "a dog"]);
-    fails(&two, 2, &["c.svg", "a picture shows one sentence", ".html"]);
     assert!(two.stdout.is_empty() && !project.path("c.svg").exists());
-    let piped =
-        project.mt_with_input(&["translate", "--model", "runs/small", "-q", "--attention", "c.png"], b"a cat\na dog\n");
-    fails(&piped, 2, &["c.png", "a picture shows one sentence"]);
 }
 
 #[test]
@@ -226,8 +224,9 @@ fn sentence_vectors() {
         seen.push(together);
     }
     assert!(seen[0] != seen[1] && seen[1] != seen[2]);
-    let wrong = project.mt(&["embed", "--model", "runs/small", "--pool", "middle", "a"]);
-    fails(&wrong, 2, &["`middle`", "mean, max, first"]);
+    let mut transcript = Transcript::new(&project);
+    transcript.run("embed --model runs/small --pool middle a");
+    assert_transcript!(transcript);
 }
 
 /// Whatever the positions are, and as `mt translate --long truncate` does: the other lines are not affected.
@@ -238,17 +237,16 @@ fn a_vector_of_a_line_beyond_the_positions_is_of_its_beginning() {
         let project = trained(&["--set", &set, "--set", "model.max_length=40", "--set", "data.max_length=30"]);
         project.write("long.txt", format!("a dog\n{}\nthe cat\n{}\n", "the cat ".repeat(40), "a ".repeat(300)));
         let embed = |more: &[&str]| {
-            let output = project.mt(&[&["embed", "--model", "runs/small"], more].concat());
+            let output = project.mt(&[&["embed", "--model", "runs/small", "-q"], more].concat());
             succeeds(&output);
             output
         };
-        let output = embed(&["--input", "long.txt"]);
-        let [found, said] = [stdout(&output), stderr(&output)];
-        assert!(said.contains("2 of 4 lines are longer than model.max_length: only the beginning"), "{said}");
-        assert!(said.contains("--> long.txt:2\n") && said.contains("--> long.txt:4"), "{said}");
-        let found = vectors(&found);
+        let mut transcript = Transcript::new(&project);
+        let output = transcript.messages(&["embed", "--model", "runs/small", "--input", "long.txt"]);
+        assert_transcript!(transcript, "lines_beyond_the_positions");
+        let found = vectors(&stdout(&output));
         for (line, vector) in [("a dog", &found[0]), ("the cat", &found[2])] {
-            assert_eq!(vectors(&stdout(&embed(&["-q", line]))), std::slice::from_ref(vector), "{positions}");
+            assert_eq!(vectors(&stdout(&embed(&[line]))), std::slice::from_ref(vector), "{positions}");
         }
         embed(&["--input", "long.txt", "--output", "vectors.safetensors"]);
         let tensors = candle_core::safetensors::load(project.path("vectors.safetensors"), &Device::Cpu).unwrap();
@@ -259,35 +257,34 @@ fn a_vector_of_a_line_beyond_the_positions_is_of_its_beginning() {
 #[test]
 fn of_many_lines_beyond_the_positions_only_the_first_are_named() {
     let project = trained(&["--set", "model.max_length=40", "--set", "data.max_length=30"]);
-    for (many, more) in [(20, None), (23, Some("\n  and 3 more\n"))] {
+    let mut transcript = Transcript::new(&project);
+    for many in [20, 23] {
         // Lines are read in windows of two thousand.
         project.write("long.txt", "\n".repeat(2000) + &format!("{}\n", "the cat ".repeat(40)).repeat(many));
-        let output = project.mt(&["embed", "--model", "runs/small", "--input", "long.txt"]);
-        succeeds(&output);
-        let said = stderr(&output);
-        assert!(said.contains(&format!("{many} of {} lines are longer", 2000 + many)), "{said}");
-        assert!(said.contains("--> long.txt:2001\n") && said.contains("--> long.txt:2020\n"), "{said}");
-        assert!(said.matches("--> ").count() == 20 && said.contains(" more\n") == more.is_some(), "{said}");
-        assert!(more.is_none_or(|more| said.contains(more)), "{said}");
+        transcript.messages(&["embed", "--model", "runs/small", "--input", "long.txt"]);
     }
+    assert_transcript!(transcript);
 }
 
 /// If the new vectors cannot be written, or the input cannot be read, the old ones stay.
 #[test]
 fn a_tensor_of_vectors_is_replaced_whole_or_not_at_all() {
     let project = trained(&[]);
-    let embed = |input: &str| {
+    let mut transcript = Transcript::new(&project);
+    let mut embed = |input: &str| {
         // One block of 512 or 1024 bytes: less than the tensor.
         let line = "ulimit -f 1; exec \"$0\" embed --model runs/small --input \"$1\" --output old.safetensors";
         let mut command = std::process::Command::new("sh");
         command.args(["-c", line, env!("CARGO_BIN_EXE_mt"), input]).current_dir(project.folder.path());
-        command.env("NO_COLOR", "1").env_remove("MT_MODEL").output().unwrap()
+        let output = command.env("NO_COLOR", "1").env_remove("MT_MODEL").output().unwrap();
+        let typed = format!("ulimit -f 1; mt embed --model runs/small --input {input} --output old.safetensors");
+        transcript.record(&typed, &output);
+        assert_eq!(std::fs::read(project.path("old.safetensors")).unwrap(), b"kept");
     };
     project.write("old.safetensors", "kept");
-    fails(&embed("train.en"), 1, &["os error 27", "old.safetensors"]);
-    assert_eq!(std::fs::read(project.path("old.safetensors")).unwrap(), b"kept");
-    fails(&embed("none.en"), 1, &["none.en"]);
-    assert_eq!(std::fs::read(project.path("old.safetensors")).unwrap(), b"kept");
+    embed("train.en");
+    embed("none.en");
+    assert_transcript!(transcript);
     assert_eq!(project.temporaries("old.safetensors"), [""; 0]);
 }
 
@@ -299,9 +296,11 @@ fn vectors_before_damaged_input_are_written() {
     encoder.write_all("a cat\nthe dog runs\n".repeat(50).as_bytes()).unwrap();
     let packed = encoder.finish().unwrap();
     project.write("cut.gz", &packed[..packed.len() - 200]);
-    let embed = |output: &str| project.mt(&["embed", "--model", "runs/small", "--input", "cut.gz", "--output", output]);
-    fails(&embed("lines.json"), 1, &["cut.gz:", "the lines before it are done", "gzip -t"]);
-    fails(&embed("tensor.safetensors"), 1, &["cut.gz:", "the lines before it are done"]);
+    let mut transcript = Transcript::new(&project);
+    for output in ["lines.json", "tensor.safetensors"] {
+        transcript.run(&format!("embed --model runs/small --input cut.gz --output {output}"));
+    }
+    assert_transcript!(transcript);
     let lines = std::fs::read_to_string(project.path("lines.json")).unwrap().lines().count();
     let tensors = candle_core::safetensors::load(project.path("tensor.safetensors"), &Device::Cpu).unwrap();
     assert!(lines > 10 && tensors["embeddings"].dims()[0] == lines, "{lines}");
@@ -313,35 +312,27 @@ fn beyond_the_positions_the_line_is_split_or_cut_or_named() {
         trained(&["--set", "model.positions=learned", "--set", "model.max_length=40", "--set", "data.max_length=30"]);
     let long = "the cat ".repeat(40);
     project.write("long.txt", format!("the cat sleeps\n{long}\na dog\n"));
-    let mt = |args: &[&str]| project.mt(&[args, &["--model", "runs/small", "-q"]].concat());
-    let says = ["long.txt:2", "has 40 positions", "split the line"];
-    let output = mt(&["translate", "--long", "error", "--input", "long.txt"]);
-    fails(&output, 1, &says);
+    let mut transcript = Transcript::new(&project);
+    let mut mt = |line: &str| transcript.messages(&line.split(' ').collect::<Vec<_>>());
+    let output = mt("translate --long error --model runs/small -q --input long.txt");
     // The line before it is still processed.
-    assert_eq!(stdout(&output).lines().count(), 1, "{}", stderr(&output));
+    assert_eq!(stdout(&output).lines().count(), 1);
     // As nothing was translated, nothing is overwritten.
     project.write("precious.txt", "kept\n");
-    fails(
-        &mt(&["eval", "--long", "error", "--src", "long.txt", "--ref", "long.txt", "--output", "precious.txt"]),
-        1,
-        &says,
-    );
+    mt("eval --long error --model runs/small -q --src long.txt --ref long.txt --output precious.txt");
     assert_eq!(std::fs::read(project.path("precious.txt")).unwrap(), b"kept\n");
-    fails(&mt(&["translate", "--long", "error", &long]), 1, &["arguments:1"]);
     // By default the line is translated in parts that together cover all of it.
-    let translate =
-        |more: &[&str]| project.mt(&[&["translate", "--model", "runs/small", "--beam", "1"], more].concat());
     let [whole, halves] = [long.clone(), format!("{}\n{}", "the cat ".repeat(20), "the cat ".repeat(20))].map(|text| {
         project.write("text", text);
-        let output = translate(&["--input", "text"]);
+        // So every translation is cut.
+        let output = mt("translate --model runs/small --beam 1 --min-length 9 --max-length 9 --input text");
         succeeds(&output);
-        (stdout(&output), stderr(&output))
+        stdout(&output)
     });
-    assert_eq!(whole.0.lines().count(), 1);
-    assert_eq!(whole.0.trim(), halves.0.replace('\n', " ").trim());
-    assert!(whole.1.contains("the line is longer than") && whole.1.contains("in parts"), "{}", whole.1);
-    let cut = translate(&["--long", "truncate", "--input", "long.txt"]);
-    succeeds(&cut);
-    assert!(stderr(&cut).contains("only the beginning"), "{}", stderr(&cut));
-    fails(&translate(&["--long", "wrong", "a"]), 2, &["split, truncate, error"]);
+    assert_eq!(whole.lines().count(), 1);
+    assert_eq!(whole.trim(), halves.replace('\n', " ").trim());
+    mt("translate --model runs/small --beam 1 --min-length 9 --max-length 9 --long truncate --input long.txt");
+    mt("translate --model runs/small --long wrong a");
+    transcript.mt(&["translate", "--model", "runs/small", "-q", "--long", "error", &long]);
+    assert_transcript!(transcript);
 }

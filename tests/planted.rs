@@ -8,7 +8,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use common::project::{Project, fails, stderr, succeeds};
+use common::project::{Project, stderr, succeeds};
+use common::transcript::{Transcript, assert_transcript};
 
 const RESUME: &[&str] = &["--resume", "--set", "train.max_updates=16"];
 
@@ -86,11 +87,14 @@ fn a_resume_writes_into_files_of_its_run_alone() {
     assert_eq!(std::fs::read_to_string(run.join("last")).unwrap(), "step-00000016\n");
     assert!(!run.join("report.html").is_symlink() && !run.join("validation/final.txt").is_symlink());
 
+    let mut transcript = Transcript::new(&project);
     for to in ["victims/corpus.json", "victims/new", "victims/folder"] {
         remove(&run.join(".lock"));
         symlink(project.path(to), run.join(".lock")).unwrap();
-        fails(&project.train(&["--resume", "--set", "train.max_updates=20"]), 1, &[".lock is a link"]);
+        transcript.note(&format!("runs/small/.lock leads to {to}"));
+        transcript.train(&["--resume", "--set", "train.max_updates=20"]);
     }
+    assert_transcript!(transcript);
     assert_eq!(contents(&project.path("victims")), before);
 }
 
@@ -98,14 +102,15 @@ fn a_resume_writes_into_files_of_its_run_alone() {
 fn a_link_to_a_directory_in_a_run_needs_the_users_word() {
     let project = with_victims(&[]);
     let run = project.path("runs/small");
+    let mut transcript = Transcript::new(&project);
     for name in ["checkpoints", "validation", "tensorboard"] {
         let elsewhere = project.path("elsewhere");
         std::fs::rename(run.join(name), &elsewhere).unwrap();
         symlink(&elsewhere, run.join(name)).unwrap();
         let (before, kept) = (contents(&run), contents(&elsewhere));
-        let says = [&format!("`{name}` is a link"), "--set runtime.follow_links=true"];
-        fails(&project.train(RESUME), 2, &says);
-        fails(&project.train(&["--overwrite"]), 2, &says);
+        transcript.note(&format!("{name} is a link"));
+        transcript.train(RESUME);
+        transcript.train(&["--overwrite"]);
         // The configuration in the run is not the user's, with mt's first line or without it.
         let config = std::fs::read_to_string(run.join("config.toml")).unwrap();
         let allowing = config.replace("follow_links = false", "follow_links = true");
@@ -113,13 +118,14 @@ fn a_link_to_a_directory_in_a_run_needs_the_users_word() {
         for text in [allowing.as_str(), allowing.split_once('\n').unwrap().1] {
             std::fs::write(run.join("config.toml"), text).unwrap();
             let args = ["train", "--config", "runs/small/config.toml", "--run-dir", "runs/small", "-q"];
-            fails(&project.mt(&[&args, RESUME].concat()), 2, &says);
+            transcript.mt(&[&args, RESUME].concat());
         }
         std::fs::write(run.join("config.toml"), config).unwrap();
         assert!(contents(&run) == before && contents(&elsewhere) == kept, "{name}");
         std::fs::remove_file(run.join(name)).unwrap();
         std::fs::rename(&elsewhere, run.join(name)).unwrap();
     }
+    assert_transcript!(transcript);
     let disk = project.path("disk");
     std::fs::rename(run.join("checkpoints"), &disk).unwrap();
     symlink(&disk, run.join("checkpoints")).unwrap();
@@ -278,7 +284,7 @@ fn outputs_do_not_take_the_place_of_what_a_run_has() {
     project.write("in", "the cat sleeps\n");
     copy(&run, &project.path("other"));
     let before = contents(&run);
-    let says = ["the output would take the place of what belongs to a run or model"];
+    let mut transcript = Transcript::new(&project);
     for name in [
         "runs/small/log.jsonl",
         "runs/small/best",
@@ -294,14 +300,12 @@ fn outputs_do_not_take_the_place_of_what_a_run_has() {
         "mean/config.toml",
     ] {
         for flag in ["--output", "--attention"] {
-            let args = ["translate", "--model", "runs/small", "-q", flag, name, "the cat sleeps"];
-            fails(&project.mt(&args), 2, &says);
+            transcript.mt(&["translate", "--model", "runs/small", "-q", flag, name, "the cat sleeps"]);
         }
     }
-    let is_input = ["the output is the same file as the input"];
     for (name, which) in [("second", "final"), ("third", "last")] {
         let args = ["translate", "--model", "runs/small", "--checkpoint", which, "--output", name, "-q", "the cat"];
-        fails(&project.mt(&args), 2, &is_input);
+        transcript.mt(&args);
     }
     let log = "runs/small/log.jsonl";
     for args in [
@@ -316,8 +320,9 @@ fn outputs_do_not_take_the_place_of_what_a_run_has() {
         &["quantize", "mean", "--out", "runs/small/tensorboard/new/deeper"],
         &["export", "mean", "--format", "hf-marian", "--out", "runs/small/validation/new"],
     ] {
-        fails(&project.mt(args), 2, &says);
+        transcript.mt(args);
     }
+    assert_transcript!(transcript);
     assert!(contents(&run) == before);
     // Other names in its directory are free, and so is its own page.
     succeeds(&project.mt(&["translate", "--model", "runs/small", "-q", "--output", "runs/small/out", "the cat"]));
@@ -354,7 +359,9 @@ fn a_models_configuration_reads_and_fetches_nothing_unsaid() {
     std::fs::remove_file(model).unwrap();
     let write = |text: String| std::fs::write(project.path("runs/small/config.toml"), text).unwrap();
     let pipe = project.mkfifo("pipe");
+    let mut transcript = Transcript::new(&project);
     for base in ["/dev/zero", pipe.to_str().unwrap(), "/etc/passwd"] {
+        transcript.note(&format!("extends = \"{base}\""));
         write(config.replacen('\n', &format!("\nextends = \"{base}\"\n"), 1));
         for args in [
             &["info", "runs/small"][..],
@@ -362,13 +369,7 @@ fn a_models_configuration_reads_and_fetches_nothing_unsaid() {
             &["train", "--config", "runs/small/config.toml", "--resume", "--run-dir", "runs/small"],
             &["train", "--config", "small.toml", "--set", "train.init=\"runs/small\"", "--run-dir", "new"],
         ] {
-            let output = project.mt(args);
-            assert!(!output.status.success());
-            assert!(
-                stderr(&output).contains("`extends` in the configuration of a run or model"),
-                "{}",
-                stderr(&output)
-            );
+            transcript.mt(args);
         }
     }
     let set = |name: &str| {
@@ -376,24 +377,23 @@ fn a_models_configuration_reads_and_fetches_nothing_unsaid() {
         let end = at + config[at..].find("\n\n").unwrap_or(config.len() - at);
         write(format!("{}[data.test]\n{name}{}", &config[..at], &config[end..]));
     };
-    let eval = |more: &[&str]| project.mt(&[&["eval", "--model", "runs/small", "--bleu", "--offline"], more].concat());
+    let eval = ["eval", "--model", "runs/small", "--bleu", "--offline"];
     for file in ["/dev/zero", pipe.to_str().unwrap()] {
+        transcript.note(&format!("the test set is {file}"));
         set(&format!("source = \"{file}\"\ntarget = \"{file}\"\n"));
-        fails(&eval(&[]), 1, &["not a regular file", file]);
+        transcript.mt(&eval);
         set(&format!("tsv = \"{file}\"\nsource = 1\ntarget = 2\n"));
-        fails(&eval(&[]), 1, &["not a regular file", file]);
+        transcript.mt(&eval);
     }
-    // What the system writes as it is read.
+    transcript.note("the test set is what the system writes as it is read");
     set("source = \"/proc/self/environ\"\ntarget = \"/proc/self/environ\"\n");
-    fails(&eval(&[]), 1, &["no file of text", "/proc/self/environ"]);
+    transcript.mt(&eval);
     let valid = project.path("valid.en");
     set(&format!("source = \"{0}\"\ntarget = \"{0}\"\n", valid.display()));
-    let output = eval(&[]);
-    succeeds(&output);
-    let says = format!("test set: {}, which the model's configuration names", valid.display());
-    assert!(stderr(&output).contains(&says), "{}", stderr(&output));
+    transcript.messages(&eval);
     set("hub = \"org/name\"\nsplit = \"test\"\nsource = \"en\"\ntarget = \"de\"\n");
-    fails(&eval(&[]), 2, &["org/name", "would be fetched", "--trust-model-data"]);
-    let output = eval(&["--trust-model-data"]);
+    transcript.mt(&eval);
+    assert_transcript!(transcript);
+    let output = project.mt(&[&eval[..], &["--trust-model-data"]].concat());
     assert!(!stderr(&output).contains("would be fetched"), "{}", stderr(&output));
 }

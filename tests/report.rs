@@ -4,7 +4,7 @@ mod common;
 
 use std::process::{Child, Stdio};
 
-use common::project::{Project, fails, file, stderr, stdout, succeeds};
+use common::project::{Project, file, stdout, succeeds};
 use common::transcript::{Transcript, assert_transcript};
 use serde_json::Value;
 
@@ -254,7 +254,10 @@ fn the_page_of_a_run_is_replaced_only_by_its_own() {
         command.current_dir(project.path("a")).output().unwrap()
     };
     let before = page();
-    fails(&report(&[".", "../b"]), 2, &["the current directory is a run", "report.html", "--output"]);
+    let mut transcript = Transcript::new(&project);
+    transcript.note("in the run a");
+    transcript.record("mt report . ../b", &report(&[".", "../b"]));
+    assert_transcript!(transcript);
     assert_eq!(page(), before);
     succeeds(&report(&["."]));
     for part in ["name", "config", "log", "attention"] {
@@ -293,15 +296,9 @@ fn a_damaged_run_has_a_page() {
     project.write("runs/small/log.jsonl", [b"null\n3\n\xff\n", &log[..], b"{\"event\": \"tr"].concat());
     project.write("runs/small/corpus.json", "[]");
     project.write("runs/small/attention.json", "{\"update\": 3,");
-    let output = project.mt(&["report", "runs/small"]);
-    succeeds(&output);
-    for words in [
-        "3 damaged lines of the log are left out; the first is runs/small/log.jsonl:1",
-        "corpus.json is left out",
-        "attention.json is left out",
-    ] {
-        assert!(stderr(&output).contains(words), "{words} in {}", stderr(&output));
-    }
+    let mut transcript = Transcript::new(&project);
+    transcript.run("report runs/small");
+    assert_transcript!(transcript);
     let page = String::from_utf8(file(&project, "runs/small", "report.html")).unwrap();
     let lines = log.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).count();
     assert_eq!(data(&page)["runs"][0]["log"].as_array().unwrap().len(), lines);
@@ -317,12 +314,8 @@ fn a_run_goes_on_where_its_pictures_cannot_be_written() {
     project.write("runs/small/tensorboard", "a file");
     std::fs::remove_file(project.path("runs/small/report.html")).unwrap();
     std::fs::create_dir(project.path("runs/small/report.html")).unwrap();
-    let output = project.mt(&["train", "--config", "small.toml", "--resume"]);
-    succeeds(&output);
-    for words in
-        ["warning: cannot write TensorBoard's events", "runs/small/tensorboard", "warning: cannot write the report"]
-    {
-        assert!(stderr(&output).contains(words), "{words} in {}", stderr(&output));
-    }
+    let mut transcript = Transcript::new(&project);
+    succeeds(&transcript.warnings(&["train", "--config", "small.toml", "--resume"]));
+    assert_transcript!(transcript);
     assert_eq!(project.log("runs/small").iter().filter(|entry| entry["event"] == "train").count(), 12);
 }

@@ -39,44 +39,30 @@ fn resumed_training_equals_uninterrupted_training() {
         };
         assert_eq!(losses("whole"), losses(&run));
     }
-    fails(
-        &project.train(&["--run-dir", "whole", "--resume", "--set", "model.dropout=0.2"]),
-        2,
-        &["model.dropout", "0.1", "0.2", "--force"],
-    );
+}
+
+#[test]
+fn what_a_resume_may_not_change_is_named() {
+    let project = Project::new();
+    succeeds(&project.train(&["--run-dir", "whole"]));
+    let mut transcript = Transcript::new(&project);
     // --force is not suggested where it cannot help.
-    for more in [&[][..], &["--force"]] {
-        let output = project.train(&[&["--run-dir", "whole", "--resume", "--set", "model.d_ff=48"], more].concat());
-        fails(&output, 2, &["`model.d_ff` was", "do not fit another shape", "--run-dir"]);
-        assert!(!stderr(&output).contains("--force"), "{}", stderr(&output));
+    for more in ["model.dropout=0.2", "model.d_ff=48", "model.d_ff=48 --force"] {
+        transcript.run(&format!("train --config small.toml -q --run-dir whole --resume --set {more}"));
     }
-    let forced = project.mt(&[
-        &["train", "--config", "small.toml", "--run-dir", "whole", "--resume", "--force"][..],
-        &["--set", "model.dropout=0.2", "--set", "train.max_updates=13"],
-    ]
-    .concat());
-    succeeds(&forced);
-    assert!(stderr(&forced).contains("note: `model.dropout` was 0.1 up to update 12 and is 0.2 now"));
+    let resume = ["train", "--config", "small.toml", "--run-dir", "whole", "--resume", "--set", "model.dropout=0.2"];
+    succeeds(&transcript.warnings(&[&resume[..], &["--set", "train.max_updates=13", "--force"]].concat()));
 
     // With --force, batch sizes and the text may change, too.
     let lines = std::fs::read_to_string(project.path("valid.en")).unwrap();
     project.write("valid.en", lines.replacen("cat", "dog", 1));
     let sets = ["--set", "train.batch_tokens=2000", "--set", "valid.max_sentences=2", "--set", "train.max_updates=15"];
-    let resume = ["train", "--config", "small.toml", "--run-dir", "whole", "--resume", "--set", "model.dropout=0.2"];
-    fails(&project.mt(&[&resume[..], &sets].concat()), 2, &["train.batch_tokens", "valid.max_sentences"]);
-    let forced = project.mt(&[&resume[..], &sets, &["--force"]].concat());
-    succeeds(&forced);
-    for note in
-        ["`train.batch_tokens` was", "the validation text has changed since the run began\n", "the epoch begins again"]
-    {
-        assert!(stderr(&forced).contains(note), "{}", stderr(&forced));
-    }
+    transcript.mt(&[&resume[..], &sets].concat());
+    succeeds(&transcript.warnings(&[&resume[..], &sets, &["--force"]].concat()));
     // Other filters leave other text.
     let sets = [&sets[..4], &["--set", "data.max_length=5", "--set", "train.max_updates=16", "--force"]].concat();
-    let forced = project.mt(&[&resume[..], &sets].concat());
-    succeeds(&forced);
-    let note = "the training text has changed since the run began, or only what `data.max_length` leaves of it\n";
-    assert!(stderr(&forced).contains(note), "{}", stderr(&forced));
+    succeeds(&transcript.warnings(&[&resume[..], &sets].concat()));
+    assert_transcript!(transcript);
 }
 
 /// The place is where the user states the value now, or could: not the record of the old one.
@@ -143,9 +129,12 @@ fn a_signal_saves_and_ends_while_the_directory_is_locked() {
         let mut child = Running::start(project.command(&args).stderr(Stdio::piped()));
         wait_for_log(&mut child, &project.path("runs/small/log.jsonl"));
         let id = child.id().to_string();
+        let mut transcript = Transcript::new(&project);
         for second in ["--resume", "--overwrite"] {
-            fails(&project.train(&[second]), 1, &["runs/small", &id, "--run-dir"]);
+            let refused = stderr(&transcript.train(&[second]));
+            assert!(refused.contains(&format!("process {id} ")), "{refused}");
         }
+        assert_transcript!(transcript, "a_directory_that_another_process_trains_in");
         for _ in 0..2 {
             send(signal, &child);
         }
@@ -210,12 +199,12 @@ fn files_that_were_removed_are_written_again() {
             std::fs::remove_file(run.join(name)).unwrap();
         }
     });
-    let again = "of the run in runs/small is written again";
-    let removed = [
-        "the tokenizer, which had been removed or changed, ",
-        "the configuration, which had been removed or changed, ",
-    ];
-    fails(&output, 143, &removed.map(|what| format!("{what}{again}")).each_ref().map(String::as_str));
+    let again = "of the run in runs/small was removed or changed: it is written again";
+    fails(
+        &output,
+        143,
+        &["tokenizer", "configuration"].map(|what| format!("the {what} {again}")).each_ref().map(String::as_str),
+    );
     succeeds(&project.mt(&["translate", "--model", "runs/small", "a dog"]));
     succeeds(&project.train(&["--resume", "--set", "train.max_updates=1"]));
 }
@@ -230,11 +219,7 @@ fn a_tokenizer_that_was_changed_is_written_again() {
         original.replace(std::fs::read_to_string(&path).unwrap());
         std::fs::write(&path, original.borrow().replace("▁the", "▁teh")).unwrap();
     });
-    fails(
-        &output,
-        143,
-        &["the tokenizer, which had been removed or changed, of the run in runs/small is written again"],
-    );
+    fails(&output, 143, &["the tokenizer of the run in runs/small was removed or changed: it is written again"]);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), *original.borrow());
     let resumed = project.train(&["--resume", "--set", "train.max_updates=1"]);
     succeeds(&resumed);
@@ -367,7 +352,8 @@ fn a_finished_model_outlives_a_resume_that_cannot_be() {
     succeeds(&project.train(&["--set", "train.max_updates=4"]));
     let model = file(&project, "runs/small", "model.safetensors");
     std::fs::rename(project.path("runs/small/checkpoints"), project.path("checkpoints")).unwrap();
-    fails(&project.train(&["--resume"]), 1, &["no checkpoint"]);
+    let mut transcript = Transcript::new(&project);
+    transcript.train(&["--resume"]);
     assert_eq!(file(&project, "runs/small", "model.safetensors"), model);
     std::fs::rename(project.path("checkpoints"), project.path("runs/small/checkpoints")).unwrap();
 
@@ -382,13 +368,8 @@ fn a_finished_model_outlives_a_resume_that_cannot_be() {
 
     // If there is nothing left to do, it says so.
     let resume = ["train", "--config", "small.toml", "--resume", "--set", "train.max_updates=3"];
-    let output = project.mt(&resume);
-    succeeds(&output);
-    let said = stderr(&output);
-    assert!(said.contains("note: the run has already reached update 6, past `train.max_updates` = 3"), "{said}");
-    let output = project.mt(&[&resume[..], &["-q"]].concat());
-    succeeds(&output);
-    assert_eq!(stderr(&output), "");
+    succeeds(&transcript.warnings(&resume));
+    transcript.messages(&[&resume[..], &["-q"]].concat());
     // Nothing was trained in another way, so nothing else is recorded; what the final model is made of is.
     let other = ["train.schedule.learning_rate=0.3", "train.average_last=1", "decode.beam=3"];
     succeeds(&project.mt(&[&resume[..], &sets(&other)].concat()));
@@ -400,9 +381,8 @@ fn a_finished_model_outlives_a_resume_that_cannot_be() {
     };
     assert_eq!(trained(&changed), trained(&config));
     let own = ["train", "--config", "runs/small/config.toml", "--resume", "--set", "train.max_updates=7"];
-    let output = project.mt(&own);
-    succeeds(&output);
-    assert!(!stderr(&output).contains("train.schedule"), "{}", stderr(&output));
+    succeeds(&transcript.warnings(&own));
+    assert_transcript!(transcript);
 }
 
 /// The metric can be chrF as well as BLEU; the best by one is not compared with values of the other.
@@ -423,10 +403,10 @@ fn the_best_model_is_the_best_by_the_metric_of_now() {
     assert!(info().contains(&format!("best validation: chrF2 {:.2} at update", best.unwrap().0)), "{}", info());
 
     let other = ["--resume", "--set", "valid.metric=loss", "--set", "valid.every=10", "--set", "train.max_updates=70"];
-    fails(&project.train(&other), 2, &["`valid.metric` was \"chrf\" up to update 60 and is \"loss\" now"]);
-    let output = project.mt(&[&["train", "--config", "small.toml"], &other[..], &["--force"]].concat());
-    succeeds(&output);
-    assert!(stderr(&output).contains("was not chosen by loss"), "{}", stderr(&output));
+    let mut transcript = Transcript::new(&project);
+    transcript.train(&other);
+    succeeds(&transcript.warnings(&[&["train", "--config", "small.toml"], &other[..], &["--force"]].concat()));
+    assert_transcript!(transcript);
     let last = validations().pop().unwrap();
     assert_eq!((&last["update"], &last["best"]), (&70.into(), &true.into()));
     assert!(info().contains(&format!("best validation: loss {:.4} at update 70", number(&last, "loss"))), "{}", info());
@@ -476,9 +456,12 @@ fn a_plateau_lowers_the_rate_also_of_a_run_that_goes_on() {
     assert_eq!(rates("parts"), wanted);
     assert_eq!(file(&project, "whole", "model.safetensors"), file(&project, "parts", "model.safetensors"));
     // What it was lowered by belongs to its schedule.
-    let note = "note: the learning rate is that of the changed `train.schedule`";
-    assert!(!train("parts", "61", &["--resume"]).contains(note));
-    assert!(train("parts", "62", &["--resume", "--set", "train.schedule.factor=0.6"]).contains(note));
+    let mut transcript = Transcript::new(&project);
+    for more in ["train.max_updates=61", "train.max_updates=62 --set train.schedule.factor=0.6"] {
+        let line = format!("train --config plateau.toml --run-dir parts --resume --set {more}");
+        succeeds(&transcript.warnings(&line.split(' ').collect::<Vec<_>>()));
+    }
+    assert_transcript!(transcript);
 }
 
 /// This holds with weight decay and in a resumed run, too.
@@ -514,8 +497,9 @@ fn what_is_frozen_stays_as_it_is() {
         moved += usize::from(!is_frozen);
     }
     assert!(frozen > 10 && moved > 10, "{frozen} {moved}");
-    let output = project.train(&["--run-dir", "tuned", "--resume", "--set", "train.init=runs/small"]);
-    fails(&output, 2, &["`train.freeze` was"]);
+    let mut transcript = Transcript::new(&project);
+    transcript.train(&["--run-dir", "tuned", "--resume", "--set", "train.init=runs/small"]);
+    assert_transcript!(transcript);
 }
 
 /// Moments are loaded with the checkpoint that a run goes back to: they must not move what is frozen.
@@ -596,6 +580,12 @@ fn training_ends_when_validations_bring_no_improvement() {
     assert_eq!(log("parts"), validations);
 }
 
+/// Asserts that this model was made, or tried, as the final one of runs/small.
+fn assert_tried(project: &Project, model: &str) {
+    let tried = ["candidate", "final"].map(|event| project.logged("runs/small", event)).concat();
+    assert!(tried.iter().any(|entry| entry["model"] == model), "{tried:?}");
+}
+
 /// Changes one byte in the middle of a file.
 fn damage(project: &Project, name: &str) {
     let mut bytes = std::fs::read(project.path(name)).unwrap();
@@ -609,15 +599,17 @@ fn a_damaged_tokenizer_is_never_used() {
     let project = Project::new();
     succeeds(&project.train(&[]));
     damage(&project, "runs/small/tokenizer.json");
-    let translate = ["translate", "--model", "runs/small", "the cat"];
-    fails(&project.mt(&translate), 1, &["tokenizer.json", "restore"]);
-    fails(&project.mt(&[&translate[..], &["--checkpoint", "last"]].concat()), 1, &["tokenizer.json"]);
-    assert!(!stderr(&project.mt(&translate)).contains("--checkpoint"), "checkpoints are of the same subwords");
+    let mut transcript = Transcript::new(&project);
+    // Checkpoints are of the same subwords, so they are no way out.
+    transcript.run("translate --model runs/small cat");
+    transcript.run("translate --model runs/small --checkpoint last cat");
     // Without the final model, the manifests of the checkpoints reveal it.
     for name in ["model.safetensors", "manifest.json"] {
         std::fs::remove_file(project.path("runs/small").join(name)).unwrap();
     }
-    fails(&project.mt(&translate), 1, &["tokenizer.json"]);
+    transcript.note("the final model is gone");
+    transcript.run("translate --model runs/small cat");
+    assert_transcript!(transcript);
 }
 
 #[test]
@@ -626,7 +618,8 @@ fn a_changed_configuration_does_not_bring_back_another_model() {
     succeeds(&project.train(&[]));
     let config = std::fs::read_to_string(project.path("runs/small/config.toml")).unwrap();
     project.write("runs/small/config.toml", config.replace("max_length_extra = 50", "max_length_extra = 49"));
-    fails(&project.mt(&["translate", "--model", "runs/small", "x"]), 1, &["config.toml", "restore", "--checkpoint"]);
+    let mut transcript = Transcript::new(&project);
+    transcript.run("translate --model runs/small x");
     succeeds(&project.mt(&["translate", "--model", "runs/small", "--checkpoint", "last", "x"]));
 
     // The same tensors in another model, which only the checkpoint's record tells.
@@ -635,17 +628,17 @@ fn a_changed_configuration_does_not_bring_back_another_model() {
     for name in ["model.safetensors", "manifest.json"] {
         std::fs::remove_file(project.path("runs/small").join(name)).unwrap();
     }
-    let average = ["average", "runs/small", "--last", "2", "--out", "averaged"];
-    for args in [&["translate", "--model", "runs/small", "x"][..], &average] {
-        fails(&project.mt(args), 1, &["`model.heads` was 2 and is 4 now", "model.d_k", "config.toml", "restore"]);
+    transcript.note("the final model is gone, and the configuration has other heads and another seed");
+    for line in [
+        "translate --model runs/small x",
+        "average runs/small --last 2 --out averaged",
+        "train --config runs/small/config.toml --resume --set train.max_updates=13",
+        "train --config runs/small/config.toml --resume --set train.max_updates=13 --dry-run",
+        "check --config runs/small/config.toml",
+    ] {
+        transcript.run(line);
     }
-    let (heads, seed) = ("`model.heads` was 2 up to update 12 and is 4 now", "`train.seed` was 1 up to update 12");
-    let resume = ["train", "--config", "runs/small/config.toml", "--resume", "--set", "train.max_updates=13"];
-    for more in [&[][..], &["--dry-run"]] {
-        fails(&project.mt(&[&resume[..], more].concat()), 2, &[heads, seed, "--force"]);
-    }
-    let check = stdout(&project.mt(&["check", "--config", "runs/small/config.toml"]));
-    assert!(check.contains("--resume would refuse it") && check.contains(seed), "{check}");
+    assert_transcript!(transcript);
     // The configuration that it was trained with continues it, whatever the file says.
     succeeds(&project.train(&["--resume", "--set", "train.max_updates=13"]));
     assert!(String::from_utf8(file(&project, "runs/small", "config.toml")).unwrap().contains("\nheads = 2"));
@@ -711,21 +704,13 @@ fn a_model_is_never_made_of_two() {
     succeeds(&project.train(&["--set", "train.average_last=0"]));
     let force = ["train", "--config", "small.toml", "--resume", "--force", "--set", "model.activation=swish"];
     let more = ["--set", "train.average_last=3", "--set", "train.max_updates=16", "--set", "valid.every=16"];
-    let output = project.mt(&[&force[..], &more].concat());
-    succeeds(&output);
-    let said = stderr(&output);
-    for words in [
-        "`model.activation` was \"relu\" up to update 12 and is \"swish\" now",
-        "is another model's",
-        "the checkpoint of update 12 is not part of the average",
-        "average of one checkpoint, the last",
-    ] {
-        assert!(said.contains(words), "`{words}` is missing in:\n{said}");
-    }
+    let mut transcript = Transcript::new(&project);
+    succeeds(&transcript.warnings(&[&force[..], &more].concat()));
+    assert_tried(&project, "average of one checkpoint, the last");
     // What was trained before is the other model.
-    let translate = ["translate", "--model", "runs/small", "x", "--checkpoint"];
-    fails(&project.mt(&[&translate[..], &["12"]].concat()), 1, &["update 12 was trained with", "`model.activation`"]);
-    succeeds(&project.mt(&[&translate[..], &["16"]].concat()));
+    transcript.run("translate --model runs/small x --checkpoint 12");
+    assert_transcript!(transcript);
+    succeeds(&project.mt(&["translate", "--model", "runs/small", "x", "--checkpoint", "16"]));
 }
 
 /// Without an update, nothing is trained as the other model, even if the checkpoint is written again.
@@ -740,7 +725,9 @@ fn a_forced_change_without_an_update_can_be_taken_back() {
     };
     succeeds(&project.train(&[&resume[..], &["--force", "--set", "model.activation=swish"]].concat()));
     assert_eq!((models("candidate"), models("final")), (vec![], vec!["last, update 12".to_owned()]));
-    fails(&project.train(&[&resume[..], &["--set", "model.activation=swish"]].concat()), 2, &["up to update 12"]);
+    let mut transcript = Transcript::new(&project);
+    transcript.train(&[&resume[..], &["--set", "model.activation=swish"]].concat());
+    assert_transcript!(transcript);
     succeeds(&project.train(&resume));
     assert_eq!(models("candidate")[0], "average of the last 2 checkpoints");
 }
@@ -779,9 +766,9 @@ fn an_epoch_of_other_batches_begins_again() {
     let project = Project::new();
     succeeds(&project.train(&[]));
     let resume = ["train", "--config", "small.toml", "--resume", "--force", "--set", "train.max_updates=13"];
-    let output = project.mt(&[&resume[..], &["--set", "train.batch_tokens=150"]].concat());
-    succeeds(&output);
-    assert!(stderr(&output).contains("the epoch begins again"), "{}", stderr(&output));
+    let mut transcript = Transcript::new(&project);
+    succeeds(&transcript.warnings(&[&resume[..], &["--set", "train.batch_tokens=150"]].concat()));
+    assert_transcript!(transcript);
 }
 
 #[test]
@@ -812,15 +799,12 @@ fn the_final_average_goes_around_a_damaged_checkpoint() {
     succeeds(&project.train(&[]));
     damage(&project, "runs/small/checkpoints/step-00000008/model.safetensors");
     let more = ["--resume", "--set", "train.max_updates=14", "--set", "train.average_last=3"];
-    let output = project.mt(&[&["train", "--config", "small.toml"], &more[..]].concat());
-    succeeds(&output);
-    let said = stderr(&output);
-    for words in ["checkpoint of update 8 is not part of the average", "average of the last 3 checkpoints"] {
-        assert!(said.contains(words), "{said}");
-    }
+    let mut transcript = Transcript::new(&project);
+    succeeds(&transcript.warnings(&[&["train", "--config", "small.toml"], &more[..]].concat()));
+    assert_tried(&project, "average of the last 3 checkpoints");
     succeeds(&project.mt(&["average", "runs/small", "--last", "2", "--out", "averaged"]));
-    let says = ["step-00000008", "damaged", "choose others with --checkpoints"];
-    fails(&project.mt(&["average", "runs/small", "--last", "3", "--out", "other"]), 1, &says);
+    transcript.run("average runs/small --last 3 --out other");
+    assert_transcript!(transcript);
 }
 
 /// They are gone once the run has a newer one to go on from, and take no good one's place.
@@ -832,9 +816,10 @@ fn damaged_checkpoints_that_were_passed_over_do_not_push_out_good_ones() {
     for step in ["00000008", "00000012"] {
         damage(&project, &format!("runs/small/checkpoints/step-{step}/model.safetensors"));
     }
-    let output = project.train(&[&sets[..], &["--resume", "--set", "train.max_updates=5"]].concat());
-    succeeds(&output);
-    assert!(stderr(&output).contains("the checkpoint of update 12 cannot be used"), "{}", stderr(&output));
+    let mut transcript = Transcript::new(&project);
+    let resume = ["train", "--config", "small.toml", "--resume", "--set", "train.max_updates=5"];
+    succeeds(&transcript.warnings(&[&resume, &sets[..]].concat()));
+    assert_transcript!(transcript);
     let entries = std::fs::read_dir(project.path("runs/small/checkpoints")).unwrap();
     let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort_unstable();
@@ -848,9 +833,9 @@ fn what_is_known_of_a_run_with_a_damaged_checkpoint_is_told() {
     let project = Project::new();
     succeeds(&project.train(&[]));
     damage(&project, "runs/small/checkpoints/step-00000012/state.json");
-    let output = project.mt(&["info", "runs/small", "--json"]);
-    succeeds(&output);
-    assert!(stderr(&output).contains("the checkpoint of update 12 cannot be used"), "{}", stderr(&output));
+    let mut transcript = Transcript::new(&project);
+    let output = transcript.messages(&["info", "runs/small", "--json"]);
+    assert_transcript!(transcript);
     let info: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
     let updates = info["history"]["updates"].as_u64().unwrap();
     assert!(updates > 0 && updates < 12, "{info}");
@@ -862,14 +847,12 @@ fn the_final_average_spans_a_change_of_rhythm() {
     let project = Project::new();
     let set = ["train", "--config", "small.toml", "--set", "valid.every=0", "--set", "train.average_last=4"];
     let train = |more: &[&str]| {
-        let output = project.mt(&[&set[..], more].concat());
-        succeeds(&output);
-        stderr(&output)
+        succeeds(&project.mt(&[&set[..], more].concat()));
     };
     // Saves at updates 2, 4 and 6, and at the end, 7.
     train(&["--set", "train.save_every=2", "--set", "train.max_updates=7"]);
-    let said = train(&["--resume", "--set", "train.save_every=5", "--set", "train.max_updates=10"]);
-    assert!(said.contains("average of the last 4 checkpoints"), "{said}");
+    train(&["--resume", "--set", "train.save_every=5", "--set", "train.max_updates=10"]);
+    assert_tried(&project, "average of the last 4 checkpoints");
     succeeds(&project.mt(&["average", "runs/small", "--last", "4", "--out", "same"]));
     assert_eq!(file(&project, "same", "model.safetensors"), file(&project, "runs/small", "model.safetensors"));
 }
@@ -880,15 +863,13 @@ fn a_resume_without_an_update_changes_nothing_of_the_final_average() {
     let project = Project::new();
     let train = |more: &[&str]| {
         let sets = ["train", "--config", "small.toml", "--set", "train.average_last=10"];
-        let output = project.mt(&[&sets[..], more].concat());
-        succeeds(&output);
-        stderr(&output)
+        succeeds(&project.mt(&[&sets[..], more].concat()));
     };
     train(&[]);
     train(&["--resume", "--set", "train.save_every=5"]);
-    let said = train(&["--resume", "--set", "train.save_every=5", "--set", "train.max_updates=20"]);
+    train(&["--resume", "--set", "train.save_every=5", "--set", "train.max_updates=20"]);
     // Those of updates 4, 8, 12, 15 and 20.
-    assert!(said.contains("average of the last 5 checkpoints"), "{said}");
+    assert_tried(&project, "average of the last 5 checkpoints");
 }
 
 /// A job that is queued again, perhaps after its checkpoints were tidied up: what they made would be another model.
@@ -907,6 +888,7 @@ fn a_run_that_has_ended_keeps_its_final_model() {
     for name in ["train.en", "train.de", "valid.en", "valid.de"] {
         std::fs::copy(project.path(name), moved.join(name)).unwrap();
     }
+    let mut transcript = Transcript::new(&project);
     let shown = ["train.log_every=2", "train.keep=1", "train.save_every=2", "valid.samples=0"];
     for (step, more) in [
         ("step-00000004", sets(&["runtime.threads=1", "runtime.device=cpu"])),
@@ -914,10 +896,8 @@ fn a_run_that_has_ended_keeps_its_final_model() {
         ("step-00000012", sets(&["data.root=moved"])),
         ("", vec![]),
     ] {
-        let again = train(&[&["--resume"], &more[..]].concat());
-        succeeds(&again);
-        let says = "the run in runs/small has ended at update 12: its final model stays as it is";
-        assert!(stderr(&again).contains(says), "{}", stderr(&again));
+        let again = ["train", "--config", "small.toml", "--json", "--resume"];
+        let again = transcript.messages(&[&again, &more[..]].concat());
         assert_eq!(stdout(&again), stdout(&first));
         assert!(model() == made && file(&project, "runs/small", "log.jsonl") == log);
         if !step.is_empty() {
@@ -931,24 +911,20 @@ fn a_run_that_has_ended_keeps_its_final_model() {
     std::fs::rename(&away, project.path("runs/small/log.jsonl")).unwrap();
     std::fs::rename(kept.join("step-00000012"), project.path("runs/small/checkpoints/step-00000012")).unwrap();
     // It goes on if there is something to do: an average of other checkpoints, or more updates.
-    let said = stderr(&train(&["--resume", "--set", "train.average_last=1"]));
-    assert!(
-        said.contains("the final model of the run is removed") && said.contains("average of one checkpoint"),
-        "{said}"
-    );
+    succeeds(&transcript.warnings(&["train", "--config", "small.toml", "--resume", "--set", "train.average_last=1"]));
+    assert_tried(&project, "average of one checkpoint, the last");
     succeeds(&train(&["--resume", "--set", "train.max_updates=16"]));
     // Not from an earlier checkpoint, which would take the final model away.
     std::fs::remove_dir_all(project.path("runs/small/checkpoints/step-00000016")).unwrap();
     let made = model();
     let resume = ["--resume", "--set", "train.max_updates=16"];
     succeeds(&train(&resume));
-    let longer = ["--resume", "--set", "train.max_updates=20"];
-    fails(&train(&longer), 1, &["the checkpoint of update 16, the last, is gone", "from update 12", "train.init"]);
+    transcript.train(&["--resume", "--set", "train.max_updates=20"]);
     assert!(model() == made);
     std::fs::remove_file(project.path("runs/small/model.safetensors")).unwrap();
-    let output = project.mt(&[&["train", "--config", "small.toml", "-q"], &resume[..]].concat());
-    succeeds(&output);
-    assert!(stderr(&output).contains("warning: the checkpoint of update 16, the last, is gone"), "{}", stderr(&output));
+    transcript.note("the final model is gone, too");
+    succeeds(&transcript.messages(&[&["train", "--config", "small.toml", "-q"], &resume[..]].concat()));
+    assert_transcript!(transcript);
     assert!(model() == made);
 }
 
@@ -959,12 +935,12 @@ fn a_run_that_has_lost_its_checkpoints_is_not_begun_again() {
     std::fs::remove_file(project.path("runs/small/model.safetensors")).unwrap();
     let log = file(&project, "runs/small", "log.jsonl");
     std::fs::remove_dir_all(project.path("runs/small/checkpoints")).unwrap();
-    let says =
-        ["the run has lost its checkpoints: `last` names that of update 4", "runs/small/checkpoints", "--overwrite"];
+    let mut transcript = Transcript::new(&project);
     for more in [&["--resume"][..], &["--resume", "--dry-run"]] {
-        fails(&project.train(more), 1, &says);
+        transcript.train(more);
     }
-    assert!(stdout(&project.mt(&["check", "--config", "small.toml"])).contains(says[0]));
+    transcript.with_keys("check", &[]);
+    assert_transcript!(transcript);
     assert_eq!(file(&project, "runs/small", "log.jsonl"), log);
     succeeds(&project.train(&["--overwrite", "--set", "train.max_updates=4"]));
 }
@@ -1061,10 +1037,9 @@ fn another_beginning_is_refused_even_with_force() {
     let project = Project::new();
     succeeds(&project.train(&["--set", "train.max_updates=4"]));
     let model = file(&project, "runs/small", "model.safetensors");
+    let mut transcript = Transcript::new(&project);
     for set in ["train.init=nowhere", "model.init=normal"] {
-        let key = set.split_once('=').unwrap().0;
-        let output = project.train(&["--resume", "--force", "--set", "train.max_updates=6", "--set", set]);
-        fails(&output, 2, &[&format!("`{key}` was"), "goes on with its own parameters", "--run-dir"]);
+        transcript.train(&["--resume", "--force", "--set", "train.max_updates=6", "--set", set]);
     }
     assert_eq!(file(&project, "runs/small", "model.safetensors"), model);
     // As before its first checkpoint.
@@ -1073,7 +1048,9 @@ fn another_beginning_is_refused_even_with_force() {
         std::fs::remove_file(project.path("runs/small").join(name)).unwrap();
     }
     let again = ["--resume", "--set", "train.max_updates=2", "--set", "model.init=normal"];
-    fails(&project.train(&again), 2, &["`model.init` was", "--force"]);
+    transcript.note("the run has no checkpoint");
+    transcript.train(&again);
+    assert_transcript!(transcript);
     succeeds(&project.train(&[&again[..], &["--force"]].concat()));
 }
 
@@ -1085,7 +1062,9 @@ fn a_dry_run_compares_the_text_of_a_run_that_goes_on() {
     succeeds(&project.train(&["--resume", "--dry-run"]));
     let text = std::fs::read_to_string(project.path("train.en")).unwrap();
     project.write("train.en", text.replacen("the", "a", 1));
-    fails(&project.train(&["--resume", "--dry-run"]), 2, &["the training text has changed", "train.en", "--force"]);
+    let mut transcript = Transcript::new(&project);
+    transcript.train(&["--resume", "--dry-run"]);
+    assert_transcript!(transcript);
     succeeds(&project.train(&["--resume", "--dry-run", "--force"]));
 }
 
@@ -1153,22 +1132,13 @@ fn a_validation_set_may_come_later() {
 fn the_learning_rate_falls_until_the_last_update() {
     let project = Project::new();
     let schedule = "train.schedule={ kind = \"linear\", learning_rate = 0.003, warmup = 2 }";
-    let output = project.mt(&["train", "--config", "small.toml", "--set", schedule]);
-    succeeds(&output);
-    assert!(!stderr(&output).contains("learning rate is 0"), "{}", stderr(&output));
+    let mut transcript = Transcript::new(&project);
+    succeeds(&transcript.warnings(&["train", "--config", "small.toml", "--set", schedule]));
     let resume = ["train", "--config", "runs/small/config.toml", "--resume", "--set", "train.max_updates=14"];
-    let said = |more: &[&str]| {
-        let output = project.mt(&[&resume[..], more].concat());
-        succeeds(&output);
-        stderr(&output)
-    };
-    let follows = said(&["--dry-run"]);
-    assert!(follows.contains("note: `train.schedule.total` was 12 up to update 12 and is 14 now"), "{follows}");
-    assert!(!follows.contains("learning rate is 0"), "{follows}");
-    let stated = said(&["--dry-run", "--set", "train.schedule.total=12"]);
-    let says = "`train.schedule.total` = 12: from that update on the learning rate is 0, but `train.max_updates` = 14";
-    assert!(stated.contains(says), "{stated}");
-    said(&[]);
+    for more in [&["--dry-run"][..], &["--dry-run", "--set", "train.schedule.total=12"], &[]] {
+        succeeds(&transcript.warnings(&[&resume, more].concat()));
+    }
+    assert_transcript!(transcript);
     let update = project.logged("runs/small", "train").into_iter().find(|entry| entry["update"] == 13).unwrap();
     let rate = update["learning_rate"].as_f64().unwrap();
     assert!((rate - 0.003 / 12.0).abs() < 1e-9, "{rate}");
@@ -1199,14 +1169,13 @@ fn weights_are_those_of_the_checkpoint() {
     succeeds(&project.train(&[]));
     let weight = "data.train=[{ source = \"train.en\", target = \"train.de\", weight = 9 }]";
     let resume = ["--resume", "--set", "train.max_updates=13", "--set", weight];
-    let says = "`data.train.weight` was [1.0] up to update 12 and is [9.0] now";
-    fails(&project.train(&resume), 2, &[says, "--force"]);
+    let mut transcript = Transcript::new(&project);
+    transcript.train(&resume);
     let config = String::from_utf8(file(&project, "runs/small", "config.toml")).unwrap();
     project.write("runs/small/config.toml", config.replace("weight = 1.0", "weight = 9.0"));
-    fails(&project.train(&resume), 2, &[says]);
-    let forced = project.mt(&[&["train", "--config", "small.toml", "--force"], &resume[..]].concat());
-    succeeds(&forced);
-    assert!(stderr(&forced).contains("the epoch begins again"), "{}", stderr(&forced));
+    transcript.train(&resume);
+    succeeds(&transcript.warnings(&[&["train", "--config", "small.toml", "--force"], &resume[..]].concat()));
+    assert_transcript!(transcript);
 }
 
 /// Even if the batches are others than those that the checkpoint's position is among.
@@ -1232,7 +1201,9 @@ fn an_average_cannot_be_turned_on_later() {
     let project = Project::new();
     succeeds(&project.train(&["--set", "train.max_updates=4"]));
     let resume = ["--resume", "--force", "--set", "train.exponential_average=0.9"];
-    fails(&project.train(&resume), 2, &["`train.exponential_average` was 0.0 up to update 4", "train.init"]);
+    let mut transcript = Transcript::new(&project);
+    transcript.train(&resume);
+    assert_transcript!(transcript);
 }
 
 /// Files of other programs, and those of the user.
@@ -1249,7 +1220,9 @@ fn other_tokenizers_are_no_part_of_a_run() {
 
     std::fs::create_dir(project.path("mine")).unwrap();
     project.write("mine/tokenizer.json", "mine");
-    fails(&project.train(&["--run-dir", "mine"]), 2, &["holds something that is not a run"]);
+    let mut transcript = Transcript::new(&project);
+    transcript.train(&["--run-dir", "mine"]);
+    assert_transcript!(transcript);
     assert_eq!(file(&project, "mine", "tokenizer.json"), b"mine");
 }
 
@@ -1275,7 +1248,9 @@ fn a_run_is_replaced_where_it_is() {
     // A process that was killed while it replaced the run has moved the checkpoints away at once.
     std::fs::remove_file(&checkpoints).unwrap();
     std::fs::rename(&elsewhere, project.path("runs/small/.checkpoints.old")).unwrap();
-    fails(&project.train(&["--resume"]), 1, &["no checkpoint"]);
+    let mut transcript = Transcript::new(&project);
+    transcript.train(&["--resume"]);
+    assert_transcript!(transcript);
     succeeds(&project.train(&["--overwrite", "--set", "train.max_updates=4"]));
     assert!(!project.path("runs/small/.checkpoints.old").exists() && checkpoints.is_dir());
 }
@@ -1378,13 +1353,17 @@ fn what_fine_tuning_begins_with_is_validated() {
     };
     assert!(record(0) == record(1) && record(0).iter().any(|key| key == "model.heads"), "{:?}", record(0));
     // What training begins with is said beforehand, too, but not of a run that goes on.
-    let before = |command: &[&str], run: &str| {
-        let output = project.mt(&[command, &["--config", "small.toml", "--run-dir", run], &spoils[..]].concat());
+    let mut transcript = Transcript::new(&project);
+    for run in ["next", "spoilt"] {
+        transcript.mt(&[&["check", "--config", "small.toml", "--run-dir", run], &spoils[..]].concat());
+    }
+    assert_transcript!(transcript);
+    let before = |more: &[&str]| {
+        let output = project.train(&[&["--dry-run"], more, &spoils[..]].concat());
         succeeds(&output);
         stdout(&output).contains("beginning with the weights of ") && stdout(&output).contains("runs/small (final)")
     };
-    assert!(before(&["check"], "next") && before(&["train", "--dry-run"], "next"));
-    assert!(!before(&["check"], "spoilt") && !before(&["train", "--dry-run", "--resume"], "spoilt"));
+    assert!(before(&["--run-dir", "next"]) && !before(&["--run-dir", "spoilt", "--resume"]));
 }
 
 /// Between a model and what became of it, each as much as its weight says.
@@ -1408,14 +1387,12 @@ fn models_are_averaged_by_their_weights() {
     }
     assert!(moved > 100, "{moved}");
     succeeds(&project.mt(&["translate", "--model", "mixed", "a dog"]));
-    let info = stdout(&project.mt(&["info", "mixed"]));
-    assert!(info.contains("made from: 0.2500 of runs/small (final), 0.7500 of tuned (final) (average)"), "{info}");
+    let mut transcript = Transcript::new(&project);
+    transcript.run("info mixed");
     // Models that began apart have no mean worth having.
     succeeds(&project.train(&[&["--run-dir", "apart"], &sets(&["train.seed=9"])[..]].concat()));
-    for (other, is_apart) in [("apart", true), ("tuned", false)] {
-        let output = project.mt(&["average", "runs/small", other, "--out", &format!("with-{other}")]);
-        succeeds(&output);
-        assert_eq!(stderr(&output).contains("warning: these models have little in common"), is_apart, "{other}");
+    for other in ["apart", "tuned"] {
+        transcript.run(&format!("average runs/small {other} --out with-{other}"));
     }
     // How long sequences may be is no weight, unless positions are learned.
     let longer = sets(&[
@@ -1426,13 +1403,7 @@ fn models_are_averaged_by_their_weights() {
         "data.max_length=31",
     ]);
     succeeds(&project.train(&[&["--run-dir", "longer"], &longer[..]].concat()));
-    let output = project.mt(&["average", "runs/small", "longer", "--out", "both"]);
-    succeeds(&output);
-    assert!(
-        stderr(&output).contains("comes first: `model.max_length` = 1024, `data.max_length` = "),
-        "{}",
-        stderr(&output)
-    );
+    transcript.run("average runs/small longer --out both");
     succeeds(&project.mt(&["translate", "--model", "both", "a dog"]));
     let learned = |run: &str, max_length: &str| {
         let keys = ["model.positions=learned", "train.max_updates=1", "valid.every=0", max_length];
@@ -1445,7 +1416,6 @@ fn models_are_averaged_by_their_weights() {
     succeeds(&average(&[checkpoint, "tuned", "--out", "other"]));
     succeeds(&project.mt(&["quantize", "tuned", "--out", "int8", "-q"]));
     succeeds(&project.train(&[&["--run-dir", "wide"], &sets(&["model.d_ff=128", "train.max_updates=1"])[..]].concat()));
-    let mut transcript = Transcript::new(&project);
     for args in [
         "runs/small tuned --weights 1",
         "runs/small tuned --weights 1,-1",

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::project::{Project, fails, file, floats, sets, stderr, stdout, succeeds};
+use common::project::{Project, file, floats, sets, stderr, stdout, succeeds};
 use common::transcript::{Transcript, assert_transcript};
 use safetensors::SafeTensors;
 use serde_json::Value;
@@ -62,9 +62,9 @@ fn the_optimizer_is_as_configured_and_its_gradients_are_clipped() {
 
     let other = ["train.max_updates=2", "train.clip_norm=1", "valid.every=0", "train.average_last=0"];
     let resume = ["train", "--config", "small.toml", "--run-dir", "clipped", "--resume", "--dry-run"];
-    let output = project.mt(&[&resume[..], &sets(&other)].concat());
-    succeeds(&output);
-    assert!(stderr(&output).contains("note: `train.clip_norm` was 0.5 "), "{}", stderr(&output));
+    let mut transcript = Transcript::new(&project);
+    succeeds(&transcript.warnings(&[&resume[..], &sets(&other)].concat()));
+    assert_transcript!(transcript);
 }
 
 #[test]
@@ -128,10 +128,9 @@ fn pairs_of_too_unequal_lengths_are_left_out() {
     let found = dropped("data.max_ratio=4");
     assert_eq!((&found["count"], &found["line"]), (&1.into(), &121.into()), "{found}");
     assert!(dropped("data.max_ratio=20").is_null());
-    let output =
-        project.mt(&[&["train", "--config", "small.toml", "--dry-run"], &sets(&["data.max_ratio=1"])[..]].concat());
-    let said = stdout(&output);
-    assert!(said.contains("with a length ratio above 1 (first at ") && said.contains("/train.en:1)"), "{said}");
+    let mut transcript = Transcript::new(&project);
+    transcript.with_keys("prepare", &["data.max_ratio=1"]);
+    assert_transcript!(transcript);
 }
 
 /// The loss has label smoothing, in training and in validation; the perplexity has not.
@@ -235,9 +234,11 @@ fn further_sets_are_scored_and_decide_nothing() {
     succeeds(&project.mt(&["shortlist", "with", "--out", "list"]));
     // Text that is not there is named, like all others.
     let missing = "data.monitor=[{ source = 'nowhere.en', target = 'news.de' }]";
-    fails(&project.train(&["--run-dir", "none", "--set", missing]), 1, &["nowhere.en"]);
+    let mut transcript = Transcript::new(&project);
+    transcript.train(&["--run-dir", "none", "--set", missing]);
     let twice = "data.monitor=[{ source = 'news.en', target = 'news.de' }, { source = 'news.de', target = 'news.en' }]";
-    fails(&project.train(&["--run-dir", "none", "--set", twice]), 2, &["two sets of `data.monitor` are called news"]);
+    transcript.train(&["--run-dir", "none", "--set", twice]);
+    assert_transcript!(transcript);
 }
 
 /// The mean of all checkpoints of a loss that falls all the time is behind the last: it is tried, and not taken.
@@ -345,9 +346,10 @@ fn the_best_checkpoints_are_kept_and_averaged() {
     succeeds(&average(&["--best", "2", "--out", "best"]));
     succeeds(&average(&["--checkpoints", "6,8", "--out", "named"]));
     assert_eq!(model(&project, "best"), model(&project, "named"));
-    let says = ["--best 4: the run has kept 3 checkpoints", "give a number from 1 to 3"];
-    fails(&average(&["--best", "4", "--out", "no"]), 2, &says);
-    fails(&average(&["--best", "2", "--last", "2", "--out", "no"]), 2, &["cannot be used with"]);
+    let mut transcript = Transcript::new(&project);
+    transcript.run("average run --best 4 --out no");
+    transcript.run("average run --best 2 --last 2 --out no");
+    assert_transcript!(transcript);
 }
 
 #[test]
@@ -485,8 +487,12 @@ fn weights_may_not_change_before_a_resume() {
         project.train(&[&["--run-dir", "run", "--resume"], &sets(&keys)[..]].concat())
     };
     weighted(&project, &"2\n1\n".repeat(60));
-    fails(&resume(&[&corpus]), 2, &["the training text, or the weights of its pairs, has changed since the run began"]);
-    fails(&resume(&[]), 2, &["`data.train.weights` was [true] before and is not set now"]);
+    let mut transcript = Transcript::new(&project);
+    transcript.note("the weights have changed");
+    transcript.record("mt train --run-dir run --resume", &resume(&[&corpus]));
+    transcript.note("there are no weights");
+    transcript.record("mt train --run-dir run --resume", &resume(&[]));
+    assert_transcript!(transcript);
     // The same numbers, written in another way.
     weighted(&project, &"1.0\n 2e0\n".repeat(60));
     succeeds(&resume(&[&corpus]));

@@ -409,7 +409,7 @@ pub(super) fn located(directory: PathBuf, verified: Verified, what: &str, warnin
 }
 
 fn named(which: Which, step: u64) -> String {
-    format!("{which} (update {step})")
+    format!("{which}, update {step}")
 }
 
 /// One line for a warning.

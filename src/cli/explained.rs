@@ -1,7 +1,9 @@
-//! Options without the flag that they belong to, such as `--chrf-word-order` without `--chrf`, keys of the
-//! configuration given as options, such as `--lr`, and commands as other toolkits call them.
+//! Options without the flag that they belong to, such as `--chrf-word-order` without `--chrf`, values that an option
+//! cannot have, keys of the configuration given as options, such as `--lr`, and commands as other toolkits call them.
 
+use std::error::Error as _;
 use std::ffi::OsString;
+use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
@@ -14,6 +16,7 @@ pub(super) fn explained(error: Error, command: &Command, arguments: &[OsString])
         ErrorKind::MissingRequiredArgument => without_flag(error, command, arguments),
         ErrorKind::UnknownArgument => key_as_option(error, command, arguments),
         ErrorKind::InvalidSubcommand => command_called(error, command),
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation => invalid_value(error, command),
         _ => error,
     }
 }
@@ -34,6 +37,37 @@ fn command_called(error: Error, command: &Command) -> Error {
     let Some((ours, _)) = COMMANDS.iter().find(|(_, names)| names.contains(&theirs.as_str())) else { return error };
     let message = format!("unrecognized subcommand {theirs}\n  help: the command for that is `mt {ours}`\n");
     Error::raw(ErrorKind::InvalidSubcommand, message).with_cmd(command)
+}
+
+/// A value that an option cannot have, in the form of our own messages.
+fn invalid_value(error: Error, command: &Command) -> Error {
+    let context = [ContextKind::InvalidArg, ContextKind::InvalidValue].map(|kind| error.get(kind));
+    let [Some(ContextValue::String(option)), Some(ContextValue::String(value))] = context else { return error };
+    let help = match (error.get(ContextKind::ValidValue), error.source()) {
+        (Some(ContextValue::Strings(names)), _) if !names.is_empty() => format!("one of {}", names.join(", ")),
+        (_, Some(cause)) => expected(cause),
+        // There is no value.
+        _ => return error,
+    };
+    // Without the name of its value.
+    let option = option.split(' ').next().unwrap_or(option);
+    let message = format!("invalid value `{value}` for {option}\n  help: {help}\n");
+    Error::raw(error.kind(), message).with_cmd(command)
+}
+
+/// What a value must be, given why this one cannot be read.
+fn expected(cause: &(dyn std::error::Error + 'static)) -> String {
+    let text = cause.to_string();
+    if let Some(error) = cause.downcast_ref::<ParseIntError>() {
+        let is_large = matches!(error.kind(), IntErrorKind::PosOverflow);
+        return if is_large { "it is too large" } else { "give a whole number that is not negative" }.to_owned();
+    }
+    if cause.is::<ParseFloatError>() {
+        return "give a number".to_owned();
+    }
+    let range = text.split_once(" is not in ").and_then(|(_, range)| range.split_once("..="));
+    let words = range.map(|(first, last)| format!("give a whole number from {first} to {last}"));
+    words.unwrap_or(text)
 }
 
 /// Names the keys of the configuration, ours or another toolkit's, that an unknown option may mean, where `--set` takes

@@ -94,8 +94,7 @@ const TOKENIZER: &[Key] = &[
     key("vocabulary", Kind::Path),
     key("target_vocabulary", Kind::Path),
     key("vocabulary_threshold", COUNT),
-    // 256 bytes, the special tokens, and room for some merges.
-    key("vocab_size", Kind::Integer { least: 300, most: 1 << 24 }),
+    key("vocab_size", Kind::Integer { least: limits::LEAST_PIECES as i128, most: 1 << 24 }),
     key("joint", Kind::Boolean),
     key("dropout", FRACTION).on_resume(OnResume::Refused),
     key("normalization", Kind::Choice(Normalization::NAMES)),

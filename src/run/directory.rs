@@ -276,14 +276,15 @@ fn remove_all(folder: &Folder, name: impl AsRef<OsStr>) -> Result<()> {
 /// were changed there, which are not those of its parameters.
 pub fn restore_files(run: &Path, config: &Config, tokenizers: &Tokenizers, tell: Tell<'_>) -> Result<()> {
     let warn = |what: &str| {
-        tell(Notice::Damage(format!("{what} of the run in {} is written again", run.display())));
+        let run = run.display();
+        tell(Notice::Damage(format!("the {what} of the run in {run} was removed or changed: it is written again")));
     };
     if !config::is_resolved(&run.join(CONFIG_FILE)) {
-        warn("the configuration, which had been removed or changed,");
+        warn("configuration");
         write_config(&open_folder(run)?, config)?;
     }
     if !tokenizers.are_in(run) {
-        warn("the tokenizer, which had been removed or changed,");
+        warn("tokenizer");
         tokenizers.save(run)?;
     }
     Ok(())

@@ -26,7 +26,7 @@ pub fn newest(run: &Path, tell: Tell<'_>) -> Result<Option<(TrainState, PathBuf)
     let (newest, warnings) = checkpoint::look_again(run, |(_, warnings)| warnings.is_empty(), look)?;
     let Some(newest) = newest else {
         if !warnings.is_empty() {
-            let what = format!("every checkpoint of this run is damaged\n{}", warnings.join("\n"));
+            let what = format!("every checkpoint of this run is damaged: {}", warnings.join("; "));
             let help = "restore the files named, or start again with --overwrite or another --run-dir";
             return Err(Error::failure(what).at(run).help(help));
         }

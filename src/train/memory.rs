@@ -2,6 +2,7 @@
 
 use crate::device;
 use crate::error::{Error, Result};
+use crate::limits::LEAST_PIECES;
 use crate::model::{ModelConfig, PositionKind, Vocabulary, layout};
 use crate::train::TrainConfig;
 
@@ -68,7 +69,7 @@ pub fn warning(needed: usize) -> Option<String> {
 /// Refuses a model whose parameters, gradients, moments and tables of positions alone, with the smallest vocabulary,
 /// are more than the machine's memory: the allocator would end the process.
 pub fn refuse_the_impossible(model: &ModelConfig, vocab_size: usize) -> Result<()> {
-    let pieces = vocab_size.min(300);
+    let pieces = vocab_size.min(LEAST_PIECES);
     let vocabulary = Vocabulary { source: pieces, target: pieces, source_padding: 0, target_padding: 0 };
     let of_optimizer = layout::layout(model, vocabulary).total().saturating_mul(16);
     let needed = position_tables(model).saturating_mul(4).saturating_add(of_optimizer);

@@ -57,7 +57,12 @@ impl Bench {
 
     /// Trains two updates on this corpus, with validation on the project's files.
     pub fn train(&self, corpus: &str, more: &[&str]) -> Output {
-        self.mt(&self.training(corpus, more).iter().map(String::as_str).collect::<Vec<_>>())
+        self.trainer(corpus, more).output().unwrap()
+    }
+
+    /// The command that [`Self::train`] runs.
+    pub fn trainer(&self, corpus: &str, more: &[&str]) -> Command {
+        self.command(&self.training(corpus, more).iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     pub fn training(&self, corpus: &str, more: &[&str]) -> Vec<String> {

@@ -104,16 +104,16 @@ fn without_a_choice_final_comes_before_best_before_last() {
     for step in [10, 20, 30] {
         save_step(run.path(), step);
     }
-    assert_eq!(found(run.path(), None), ("last (update 30)".into(), 0));
+    assert_eq!(found(run.path(), None), ("last, update 30".into(), 0));
     set_pointer(run.path(), LAST, 30).unwrap();
     set_pointer(run.path(), BEST, 20).unwrap();
-    assert_eq!(found(run.path(), None), ("best (update 20)".into(), 0));
+    assert_eq!(found(run.path(), None), ("best, update 20".into(), 0));
     let model = values(1);
     save_model(run.path(), &tensors(&model), None).unwrap();
     assert_eq!(found(run.path(), None), ("final".into(), 0));
     assert_eq!(found(run.path(), Some(Which::Final)), ("final".into(), 0));
-    assert_eq!(found(run.path(), Some(Which::Best)), ("best (update 20)".into(), 0));
-    assert_eq!(found(run.path(), Some(Which::Last)), ("last (update 30)".into(), 0));
+    assert_eq!(found(run.path(), Some(Which::Best)), ("best, update 20".into(), 0));
+    assert_eq!(found(run.path(), Some(Which::Last)), ("last, update 30".into(), 0));
     assert_eq!(found(run.path(), Some(Which::Step(10))), ("update 10".into(), 0));
     assert_eq!(locate(run.path(), Some(Which::Best)).unwrap().directory, directory_of(run.path(), 20));
 }
@@ -134,15 +134,15 @@ fn damage_is_reported_and_the_next_in_line_used() {
         assert_says(&locate(run.path(), which).unwrap_err(), &["model.safetensors is damaged"]);
     }
     fs::remove_file(run.path().join(MANIFEST_FILE)).unwrap();
-    assert_eq!(found(run.path(), None), ("best (update 20)".into(), 1));
+    assert_eq!(found(run.path(), None), ("best, update 20".into(), 1));
 
     damage(run.path(), 20);
-    assert_eq!(found(run.path(), None), ("last (update 30)".into(), 2));
+    assert_eq!(found(run.path(), None), ("last, update 30".into(), 2));
     assert_says(&locate(run.path(), Some(Which::Best)).unwrap_err(), &["damaged", "step-00000020"]);
     assert_says(&locate(run.path(), Some(Which::Step(20))).unwrap_err(), &["damaged", "step-00000020"]);
 
     damage(run.path(), 30);
-    assert_eq!(found(run.path(), Some(Which::Last)), ("last (update 10)".into(), 2));
+    assert_eq!(found(run.path(), Some(Which::Last)), ("last, update 10".into(), 2));
     let located = locate(run.path(), Some(Which::Last)).unwrap();
     assert!(located.warnings[0].starts_with("the checkpoint of update 30 cannot be used"), "{located:?}");
     let (newest, warnings) = newest_valid(run.path()).unwrap();
@@ -201,15 +201,15 @@ fn pointers_come_back_and_garbage_is_refused() {
         fs::write(&path, text).unwrap();
         assert_says(&pointer(run.path(), BEST).unwrap_err(), &["best"]);
         locate(run.path(), Some(Which::Best)).unwrap_err();
-        assert_eq!(found(run.path(), None), ("last (update 20)".into(), 1));
+        assert_eq!(found(run.path(), None), ("last, update 20".into(), 1));
     }
     fs::write(&path, b"step-\xff").unwrap();
     pointer(run.path(), BEST).unwrap_err();
     fs::remove_file(&path).unwrap();
     fs::write(run.path().join(LAST), "rubbish").unwrap();
-    assert_eq!(found(run.path(), Some(Which::Last)), ("last (update 20)".into(), 1));
+    assert_eq!(found(run.path(), Some(Which::Last)), ("last, update 20".into(), 1));
     fs::write(run.path().join(LAST), "step-00000099").unwrap();
-    assert_eq!(found(run.path(), Some(Which::Last)), ("last (update 20)".into(), 1));
+    assert_eq!(found(run.path(), Some(Which::Last)), ("last, update 20".into(), 1));
 }
 
 /// The checkpoints of an interval and of the wanted update, but none after it: a resume has passed over some of these.

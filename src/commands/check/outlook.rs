@@ -10,6 +10,7 @@ use crate::console::tell;
 use crate::data::training::TrainingData;
 use crate::data::{TokenizerConfig, batches};
 use crate::error::Result;
+use crate::limits::LEAST_PIECES;
 use crate::model::{NormPlacement, Transformer};
 use crate::model_dir::vocabulary;
 use crate::notice::grouped;
@@ -169,10 +170,10 @@ fn vocabulary_size(config: &TokenizerConfig, is_given: bool, pieces: usize, [rar
     let mut warnings = Vec::new();
     if pieces < config.vocab_size && !is_given {
         let wanted = config.vocab_size;
-        warnings.push(format!("the text has no more than {pieces} pieces, of tokenizer.vocab_size = {wanted}"));
+        warnings.push(format!("the text makes only {pieces} pieces, fewer than tokenizer.vocab_size = {wanted}"));
     }
     // The size of a given tokenizer cannot be chosen.
-    if rare * 4 > learnt && !is_given {
+    if rare * 4 > learnt && !is_given && config.vocab_size > LEAST_PIECES {
         warnings.push(format!(
             "{rare} of {learnt} target pieces (without bytes) occur fewer than {RARE} times: \
              a smaller tokenizer.vocab_size may do better"

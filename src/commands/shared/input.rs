@@ -352,7 +352,7 @@ impl Input {
                 io::ErrorKind::FileTooLarge => lines::TOO_LONG_HELP.to_owned(),
                 _ => {
                     let help = packing::damage_help(&error, "gzip -t, xz -t or zstd -t, if it is compressed");
-                    format!("the lines before it are done; {help}")
+                    if self.count == 0 { help } else { format!("the lines before it are done; {help}") }
                 }
             };
             return Err(Error::io("read", &self.name, error).at_line(&self.name, self.count + 1, 0).help(help));

@@ -127,7 +127,9 @@ impl<'a> Pairs<'a> {
         let of_list = of_list.map(|location| {
             format!("there is a ||| before the features in {location}: all before them was taken as the text")
         });
-        self.inputs.iter().flat_map(Input::warnings).chain(of_list).collect()
+        // Of a file that is both sides, once.
+        let inputs = if self.paths[0] == self.paths[1] { &self.inputs[..1] } else { &self.inputs[..] };
+        inputs.iter().flat_map(Input::warnings).chain(of_list).collect()
     }
 
     /// The next pairs; none at the end. From stdin, only pairs that have arrived, but at least one.

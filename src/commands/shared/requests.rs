@@ -141,24 +141,25 @@ impl<'a> Requests<'a> {
                 Demanded::PrefixFile(_, path) => shown_name(path),
                 _ => name,
             };
-            window.refuse(index, Error::failure(what).at_line(file, first + index, 0).help(help));
+            window.refuse(index, first, Error::failure(what).at_line(file, first + index, 0).help(help));
         }
         if options.long == Long::Error
             && let Some(beyond) = translator.beyond_positions(&window.lines)
         {
             let error = beyond.error(name, first).help("split the line");
-            window.refuse(beyond.line, error);
+            window.refuse(beyond.line, first, error);
         }
         Ok(window)
     }
 }
 
 impl Window {
-    /// Cuts the lines off from one on, because of an error.
-    fn refuse(&mut self, index: usize, error: Error) {
+    /// Cuts the lines off from one on, because of an error. `first` is the number of the first line.
+    fn refuse(&mut self, index: usize, first: usize, error: Error) {
         self.lines.truncate(index);
         self.constraints.truncate(index);
-        self.refused = Some(error.more_help("the lines before it are done"));
+        let is_first = first + index == 1;
+        self.refused = Some(if is_first { error } else { error.more_help("the lines before it are done") });
     }
 }
 
@@ -188,7 +189,7 @@ fn with_prefixes(lines: Vec<String>, input: &mut Input, (path, name, first): (&P
     let mut window = Window { lines, constraints, refused: None };
     let count = window.constraints.len();
     if count < window.lines.len() {
-        window.refuse(count, uneven(path, name, first - 1 + count));
+        window.refuse(count, first, uneven(path, name, first - 1 + count));
     }
     Ok(window)
 }
@@ -226,7 +227,7 @@ fn parse_json(lines: Vec<String>, tag: Option<&str>, (name, first): (&Path, usiz
     }
     let mut window = Window { lines: with_tag(tag, texts), constraints, refused: None };
     if let Some((index, error)) = wrong {
-        window.refuse(index, error);
+        window.refuse(index, first, error);
     }
     window
 }

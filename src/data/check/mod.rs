@@ -266,8 +266,12 @@ impl Findings {
             ours.count += finding.count;
             let room = NAMED - ours.places.len().min(NAMED);
             ours.places.extend(finding.places.into_iter().take(room));
-            let room = NAMED - ours.details.len().min(NAMED);
-            ours.details.extend(finding.details.into_iter().take(room));
+            for detail in finding.details {
+                // Two corpora may share a file.
+                if ours.details.len() < NAMED && !ours.details.contains(&detail) {
+                    ours.details.push(detail);
+                }
+            }
         }
     }
 

@@ -93,7 +93,7 @@ impl Codes {
     /// # Errors
     /// A file cannot be read, or has an invalid line; the error names it.
     pub fn load(path: &Path, vocabulary: Option<&Path>, threshold: u64) -> Result<Self> {
-        let lines = lines(path)?;
+        let lines = lines(path, "the codes")?;
         let (version, pairs) = pairs(&lines, path)?;
         let vocabulary = vocabulary.map(|path| read_vocabulary(path, threshold)).transpose()?;
         Ok(Self::new(version, pairs, vocabulary))
@@ -302,7 +302,9 @@ fn fields(line: &str) -> Option<(&str, &str, bool)> {
 }
 
 /// The lines of a file, without blank ones at its end.
-fn lines(path: &Path) -> Result<Vec<String>> {
+fn lines(path: &Path, what: &str) -> Result<Vec<String>> {
+    // The reader of lines would say that it cannot read the text.
+    std::fs::metadata(path).map_err(|error| Error::io(&format!("read {what}"), path, error))?;
     let mut reader = LineReader::open(path, path)?;
     let (mut lines, mut line) = (Vec::new(), Vec::new());
     while reader.next_line(&mut line)? {
@@ -363,7 +365,7 @@ fn pairs(lines: &[String], path: &Path) -> Result<(Version, Vec<Pair>)> {
 /// The pieces that a file lists at least `threshold` times.
 fn read_vocabulary(path: &Path, threshold: u64) -> Result<HashSet<Box<str>>> {
     let mut pieces = HashSet::new();
-    for (number, line) in (1..).zip(lines(path)?) {
+    for (number, line) in (1..).zip(lines(path, "the vocabulary")?) {
         let mut fields = line.trim_matches(['\r', ' ']).split(' ');
         let (piece, count) = (fields.next().unwrap_or_default(), fields.next());
         let count = match count {

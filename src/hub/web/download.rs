@@ -138,7 +138,9 @@ impl Download<'_> {
             }
             tries -= 1;
             if tries == 0 {
-                return Err(if done == 0 {
+                // A refusal says what it is about; what breaks a connection off does not.
+                let is_refusal = done == 0 && error.helps().is_some();
+                return Err(if is_refusal {
                     after_tries(error, TRIES)
                 } else {
                     problem::interrupted(self.repo, self.file, done, size, error.what())

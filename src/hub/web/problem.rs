@@ -184,7 +184,8 @@ pub(super) fn interrupted(
 ) -> Error {
     let of = size.map(|size| format!(" of {size}")).unwrap_or_default();
     let what = format!("the download of {file} of {repo} broke off again and again, after {done}{of} bytes: {cause}");
-    Error::failure(what).help("run it again: what has arrived is kept, and the download goes on from there")
+    let help = "run it again: what has arrived is kept, and the download goes on from there";
+    Error::failure(what).help(if done == 0 { "run it again later" } else { help })
 }
 
 /// The download does not match the hub's announcement.
