@@ -1387,8 +1387,9 @@ fn models_are_averaged_by_their_weights() {
     }
     assert!(moved > 100, "{moved}");
     succeeds(&project.mt(&["translate", "--model", "mixed", "a dog"]));
+    let info = stdout(&project.mt(&["info", "mixed"]));
+    assert!(info.contains("made from: 0.2500 of runs/small (final), 0.7500 of tuned (final) (average)"), "{info}");
     let mut transcript = Transcript::new(&project);
-    transcript.run("info mixed");
     // Models that began apart have no mean worth having.
     succeeds(&project.train(&[&["--run-dir", "apart"], &sets(&["train.seed=9"])[..]].concat()));
     for other in ["apart", "tuned"] {

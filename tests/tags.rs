@@ -89,7 +89,10 @@ fn the_tag_of_a_corpus_is_put_in_front_of_its_lines() {
         assert!(of("inline", name) == of("stated", name), "{name}");
     }
     let mut eval = |run: &str, more: &[&str]| {
-        let output = transcript.messages(&[&["eval", "--model", run, "--ppl", "--chrf", "--json"], more].concat());
+        // So every translation is cut.
+        let length = ["--min-length", "6", "--max-length", "6"];
+        let eval = ["eval", "--model", run, "--ppl", "--chrf", "--json"];
+        let output = transcript.messages(&[&eval[..], &length, more].concat());
         succeeds(&output);
         stdout(&output)
     };
@@ -140,11 +143,12 @@ fn a_second_tag_is_told() {
     project.write("none.en", "the <2en> cat\n<x> dog\n");
     let mut transcript = Transcript::new(&project);
     for command in [
-        "translate --input",
-        "translate --json --input",
+        // So every translation is cut.
+        "translate --min-length 3 --max-length 3 --input",
+        "translate --min-length 3 --max-length 3 --json --input",
         "embed --input",
         "score --tgt hyp --src",
-        "eval --ref hyp --max-length 3 --src",
+        "eval --ref hyp --min-length 3 --max-length 3 --src",
         "eval --ref hyp --ppl --src",
     ] {
         for input in ["two.en --tag <2de>", "none.en --tag <2de>", "two.en"] {
@@ -166,10 +170,11 @@ fn a_tag_for_a_model_that_has_none_is_told() {
     succeeds(&project.mt(&[&train[..], &["--set", SYMBOLS]].concat()));
     let mut transcript = Transcript::new(&project);
     for args in [
-        &["translate", "the cat"][..],
+        // So every translation is cut.
+        &["translate", "the cat", "--min-length", "3", "--max-length", "3"][..],
         &["embed", "the cat"],
         &["score", "--src", "valid.en", "--tgt", "valid.de"],
-        &["eval", "--src", "valid.en", "--ref", "valid.de"],
+        &["eval", "--src", "valid.en", "--ref", "valid.de", "--min-length", "3", "--max-length", "3"],
     ] {
         for tag in ["<x> <2de>", "<x>"] {
             succeeds(&transcript.messages(&[args, &["--model", "plain", "--tag", tag]].concat()));
@@ -181,7 +186,8 @@ fn a_tag_for_a_model_that_has_none_is_told() {
     succeeds(&project.mt(&tagged));
     let mut scores = |models: &[&str], more: &[&str]| {
         let models: Vec<&str> = models.iter().flat_map(|model| ["--model", model]).collect();
-        let args = ["eval", "--src", "valid.en", "--ref", "valid.de", "--chrf", "--json"];
+        let files = ["--src", "valid.en", "--ref", "valid.de", "--min-length", "3", "--max-length", "3"];
+        let args = [&["eval", "--chrf", "--json"], &files[..]].concat();
         let output = transcript.messages(&[&args[..], &models, more].concat());
         succeeds(&output);
         serde_json::from_slice::<Value>(&output.stdout).unwrap()
@@ -192,7 +198,8 @@ fn a_tag_for_a_model_that_has_none_is_told() {
     // With none that knows it, it is text for all, as for one.
     scores(&["plain", "plain"], &["--tag", "<2de>", "--paired-bs"]);
     // What a model writes may be a source again.
-    transcript.messages(&["translate", "--model", "tagged", "--tag", "<2de>", "--prefix", "<2de>", "the cat"]);
+    let forced = ["--tag", "<2de>", "--prefix", "<2de>", "--min-length", "3", "--max-length", "3", "the cat"];
+    transcript.messages(&[&["translate", "--model", "tagged"], &forced[..]].concat());
     assert_transcript!(transcript);
 }
 
@@ -233,8 +240,9 @@ fn every_part_of_a_line_begins_with_its_tag() {
     let sentences = ["The cat sleeps.", "The dog eats.", "A cat eats.", "A dog runs.", "The cat runs."];
     for tag in ["<2de>", "<2en>"] {
         let long = format!("{tag} {}", sentences.join(" "));
-        let whole = transcript.messages(&["translate", "--model", "runs/small", "--max-length", "6", &long]);
-        let whole = stdout(&whole);
+        let output = project.mt(&["translate", "--model", "runs/small", "--max-length", "6", &long]);
+        let (whole, said) = (stdout(&output), stderr(&output));
+        assert!(said.contains("translated in parts") && !said.contains("begin"), "{said}");
         let alone: Vec<String> =
             sentences.iter().map(|text| translate(&[&format!("{tag} {text}")]).trim_end().to_owned()).collect();
         assert_eq!(whole.trim_end(), alone.join(" "));
@@ -294,7 +302,8 @@ fn every_part_of_a_line_begins_with_its_tag() {
         found["n_best"].as_array().unwrap().iter().map(|one| one["score"].as_f64().unwrap()).collect();
     assert!(scores.len() > 1 && scores.is_sorted_by(|a, b| a >= b), "{scores:?}");
 
-    transcript.messages(&["translate", "--model", "runs/small", "the cat", "<2fr> the dog", "<2de> a cat"]);
+    let lines = ["the cat", "<2fr> the dog", "<2de> a cat", "--min-length", "3", "--max-length", "3"];
+    transcript.messages(&[&["translate", "--model", "runs/small"], &lines[..]].concat());
     assert_transcript!(transcript);
     let info: Value = serde_json::from_str(&stdout(&project.mt(&["info", "runs/small", "--json"]))).unwrap();
     assert_eq!(info["history"]["target_languages"], "<2de> <2en>");
@@ -311,11 +320,12 @@ fn a_tag_by_flag_is_known_and_no_word_of_the_line() {
     let files = ["--src", "plain.en", "--ref", "plain.de"];
     let mut transcript = Transcript::new(&project);
     for args in [
-        &["translate", "the cat"][..],
+        // So every translation is cut.
+        &["translate", "the cat", "--min-length", "3", "--max-length", "3"][..],
         &["embed", "--input", "plain.en"],
         &["score", "--src", "plain.en", "--tgt", "plain.de"],
         &[&["eval", "--ppl"], &files[..]].concat(),
-        &[&["eval"], &files[..]].concat(),
+        &[&["eval", "--min-length", "3", "--max-length", "3"], &files[..]].concat(),
     ] {
         transcript.mt(&[args, &model, &["--tag", "<2fr>"]].concat());
         succeeds(&transcript.messages(&[args, &model].concat()));

@@ -535,7 +535,9 @@ fn an_ensemble_has_the_fewest_positions_of_its_members() {
     let mut transcript = Transcript::new(&project);
     for [first, second] in [["runs/small", "runs/few"], ["runs/few", "runs/small"]] {
         let models = ["translate", "--model", first, "--model", second];
-        succeeds(&transcript.messages(&[&models[..], &["--long", "truncate", &long]].concat()));
+        // So every translation is cut.
+        let cut = ["--long", "truncate", "--min-length", "8", "--max-length", "8", &long];
+        succeeds(&transcript.messages(&[&models[..], &cut].concat()));
         transcript.mt(&[&models[..], &["--min-length", "24", "a cat"]].concat());
     }
     assert_transcript!(transcript);

@@ -136,6 +136,7 @@ pub const FILTERS: &[(&str, &str)] = &[
     (r"\b127\.0\.0\.1:\d+\b", "127.0.0.1:[PORT]"),
     // Of validations that find nearly the same.
     (r"\b(best checkpoint, of update|best, update) \d+", "$1 [UPDATE]"),
+    (r"\b(the mean cosine between their weights is) \d\.\d+", "$1 [COSINE]"),
     // Logarithms differ in their last digits.
     (r"\b(\d+\.\d{6})\d{3,}", "$1…"),
     (r"\b(text|vocabulary)-[0-9a-f]{16}\b", "$1-[HASH]"),
