@@ -262,7 +262,7 @@ fn a_lock_is_waited_for() {
 fn files_are_written_here_alone() {
     /// Where the user has named the file; and one that is removed by its name.
     const ALLOWED: &[(&str, &str)] =
-        &[("commands/shared/output.rs", "File::create("), ("hub/download.rs", "fs::remove_file(")];
+        &[("commands/shared/output.rs", "File::create("), ("hub/web/download.rs", "fs::remove_file(")];
     const WAYS: &[&str] = &[
         " File::create(",
         "(File::create(",

@@ -10,12 +10,12 @@ mod recipe;
 mod survey;
 
 use std::fs;
-use std::io::{BufWriter, ErrorKind, Write};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use crate::data::corpus::{Corpus, PairSource};
 use crate::error::{Error, Result};
-use crate::file::{Folder, folder_of};
+use crate::file::{Folder, Links, folder_of};
 use document::Named;
 pub use recipe::{Machine, Recipe};
 use survey::Survey;
@@ -87,6 +87,14 @@ pub fn begin(request: &StarterRequest) -> Result<Starter> {
         let error = Error::usage(format!("the {what} already exists")).at(taken);
         return Err(error.help("replace it with --overwrite, or name another configuration with --output FILE.toml"));
     }
+    let within = |path: &PathBuf| fs::canonicalize(path).ok().zip(fs::canonicalize(&data).ok());
+    let is_within = |path: &&PathBuf| within(path).is_some_and(|(path, data)| path.starts_with(data));
+    if let (None, Some(path)) = (&request.valid, request.train.iter().find(is_within)) {
+        let error = Error::usage("this text is in the folder that would be replaced").at(path);
+        return Err(
+            error.help("name the text from which that was made, or another configuration with --output FILE.toml")
+        );
+    }
     let corpus = Corpus::open(&request.train[0], &request.train[1], 1.0)?;
     let mut survey = Survey::of(&corpus)?;
     let (named, valid_pairs, folder) = match &request.valid {
@@ -131,12 +139,8 @@ fn seen_from(file: &Path, files: &[PathBuf; 2]) -> Result<[String; 2]> {
 /// Writes the training text and the pairs held out of it (indices, in order) as [train, valid][source, target].
 fn write_text(corpus: &Corpus, held_out: &[usize], directory: &Path, names: [&[String; 2]; 2]) -> Result<()> {
     let write_error = |error| Error::io("write", directory, error);
-    if let Err(error) = fs::create_dir(directory)
-        && error.kind() != ErrorKind::AlreadyExists
-    {
-        return Err(Error::io("make the folder", directory, error));
-    }
-    let folder = Folder::open(directory).map_err(write_error)?;
+    let folder = Folder::containing(directory).and_then(|(parent, name)| parent.made_folder(name, Links::Refused));
+    let folder = folder.map_err(|error| Error::io("make the folder", directory, error))?;
     let mut staged = Vec::new();
     for name in names.into_iter().flatten() {
         staged.push(folder.stage_shared(name).map_err(write_error)?);

@@ -82,6 +82,11 @@ fn nothing_is_replaced_unless_that_is_asked_for() {
     }
     request.overwrite = true;
     begin(&request).unwrap();
+    // Text that it made itself would be cut at each call.
+    request.train = ["train.en", "train.de"].map(|name| folder.path().join("my-data").join(name));
+    let error = begin(&request).unwrap_err().to_string();
+    assert!(error.contains("in the folder that would be replaced"), "{error}");
+    assert_eq!(lines(&request.train[0]).len(), 270);
 }
 
 #[test]
