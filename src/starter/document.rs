@@ -42,7 +42,7 @@ pub(super) fn text(given: &[PathBuf; 2], named: &Named, survey: &Survey, recipe:
          #   mt train --config {name}.toml     trains; Ctrl-C stops and saves, --resume continues\n\
          #   mt translate --model runs/{name} \"…\"\n\
          #\n\
-         # `configs/reference.toml` explains every key. A change of [data], [tokenizer] or [model] needs a new run.\n\n",
+         # `configs/reference.toml` explains every key. A change of [tokenizer] or [model] needs a new run.\n\n",
     );
     data(&mut text, named, recipe);
     tokenizer(&mut text, survey, recipe);
@@ -57,8 +57,8 @@ fn data(text: &mut String, named: &Named, recipe: &Recipe) {
     if named.held_out > 0 {
         let _ = writeln!(
             text,
-            "# All pairs but {}, which were drawn at random for validation. None of those is in the training text, apart\n\
-             # from case and punctuation, so that the scores of validation count.",
+            "# All pairs but {}, which were drawn at random for validation. None of their lines is in the training\n\
+             # text, not even with other case or punctuation.",
             grouped(named.held_out)
         );
     }
@@ -101,10 +101,10 @@ fn model(text: &mut String, pairs: &str, recipe: &Recipe) {
     *text += match (recipe.preset, recipe.tier) {
         (Preset::Tiny, ..100_001) => "# A larger model would learn so little text by heart.\n",
         (Preset::Tiny, _) => {
-            "# The largest that trains in hours without a GPU; \"transformer-small\" is better, and takes ten times as long.\n"
+            "# The largest that trains in hours without a GPU; \"transformer-small\" is better, and takes far longer.\n"
         }
         (Preset::Small, 2_000_000..) => {
-            "# On a GPU, which `mt init` did not find, choose \"transformer-base\"; without one, even this takes weeks.\n"
+            "# Without a GPU, and `mt init` found none, even this takes weeks. On one, choose \"transformer-base\".\n"
         }
         _ => "",
     };
@@ -127,11 +127,12 @@ fn train(text: &mut String, recipe: &Recipe) {
     let _ = writeln!(text, "batch_tokens = {}\naccumulate = {}", recipe.batch_tokens, recipe.accumulate);
     let _ = writeln!(
         text,
-        "# About {:.0} passes over the text, at most: validation ends training earlier if nothing improves any more.",
+        "# At most about {:.0} passes over the text: training ends earlier if validation no longer improves.",
         recipe.epochs.max(1.0)
     );
     let _ = writeln!(text, "max_updates = {}\nsave_every = {}", recipe.max_updates, recipe.every);
-    *text += "# The mean of the last checkpoints is usually better than each of them.\naverage_last = 10\n\n[train.schedule]\n";
+    *text += "# The mean of the last checkpoints is usually better than each of them.\naverage_last = 10\n\n";
+    *text += "[train.schedule]\n";
     let _ = match recipe.schedule {
         Schedule::InverseSqrt { learning_rate, warmup } => {
             writeln!(text, "kind = \"inverse_sqrt\"\nlearning_rate = {learning_rate}\nwarmup = {warmup}\n")
