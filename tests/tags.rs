@@ -120,7 +120,7 @@ fn the_tag_of_a_corpus_is_put_in_front_of_its_lines() {
     let lines = |args: &[&str], input: &str| {
         let output = project.mt_with_input(&[args, &["--model", "stated"]].concat(), input.as_bytes());
         succeeds(&output);
-        (stdout(&output), stderr(&output))
+        (stdout(&output), stderr(&output).contains("begin with a tag"))
     };
     let plain = "the cat sleeps\n \na dog\n";
     let tagged = "<2en> the cat sleeps\n \n<2en> a dog\n";
@@ -130,7 +130,7 @@ fn the_tag_of_a_corpus_is_put_in_front_of_its_lines() {
         assert_eq!(with_flag, lines(args, tagged), "{args:?}");
         // Such a small model may translate all alike.
         assert!(args == ["translate"] || with_flag.0 != lines(args, plain).0, "{args:?}");
-        assert_eq!(with_flag.1, "");
+        assert!(!with_flag.1);
     }
 }
 

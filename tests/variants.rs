@@ -252,7 +252,7 @@ fn the_page_on_the_paper_says_what_is_counted() {
         format!("{:.1}", (total(&configs[name], 0) + rows * width) as f64 / 1e6)
     };
     let twice = format!("base would have {} million", millions("base", 2 * 37_000, 512));
-    let thrice = format!("counted three times {}.", millions("base", 3 * 37_000, 512));
+    let thrice = format!("counted three times, {} million.", millions("base", 3 * 37_000, 512));
     let french = format!("it would have {} million", millions("big", 32_000, 1024));
     let prose = text.replace('\n', " ");
     let ranges = ["**40,932 to 41,160** in common", "41,100 to 41,288 in common"];
