@@ -108,7 +108,7 @@ fn loaded(request: &StarterRequest, pairs: usize) -> (config::Config, Recipe) {
     let named = Named { train: named(), valid: named(), held_out: 1000 };
     let text = document::text(&request.train, &named, &survey, &recipe, "my");
     fs::write(&request.file, text).unwrap();
-    (config::load_for_training(&[request.file.clone()], &[]).unwrap(), recipe)
+    (config::load_for_training(std::slice::from_ref(&request.file), &[]).unwrap(), recipe)
 }
 
 #[test]
