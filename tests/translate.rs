@@ -729,7 +729,7 @@ fn arguments_that_are_not_utf8_are_read_like_lines() {
     let project = trained();
     let mut transcript = Transcript::new(&project);
     let mut run = |command: &str, more: &[&[u8]]| {
-        // Room for a prefix, each byte of which may be a token; of equal lengths, as no warning may depend on the model.
+        // Room for a prefix whose bytes are tokens. The lengths are equal, so that no warning depends on the model.
         let mut mt = project.command(&[command, "--model", "runs/small", "--min-length", "9", "--max-length", "9"]);
         let output = mt.args(more.iter().map(|bytes| OsStr::from_bytes(bytes))).output().unwrap();
         succeeds(&output);
