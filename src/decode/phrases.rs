@@ -139,7 +139,8 @@ impl Phrases {
     }
 
     /// How many tokens of the phrases a hypothesis has: all tokens of each phrase it contains, and for one it has
-    /// begun, those of its longest form minus those still missing. So each token of [`Self::next`] adds some.
+    /// begun, those of its longest form minus those still missing. So each token of [`Self::next`] adds some, but for longer
+    /// forms of what is found.
     pub fn tokens_found(&self, progress: &Progress) -> usize {
         let whole = |(phrase, found): (&Phrase, &u32)| phrase.tokens * (*found).min(phrase.times) as usize;
         let begun = self.suffixes(progress.node).flat_map(|node| self.nodes[node].begun.iter());
@@ -153,10 +154,12 @@ impl Phrases {
         self.phrases.iter().map(|phrase| phrase.tokens * phrase.times as usize).sum()
     }
 
-    /// The tokens that begin a phrase that is still to come, or go on with it.
+    /// The tokens that begin a phrase that is still to come, or go on with it; and those that go on with a longer form
+    /// of a phrase just found: where they join the last token, that one no longer counts, and the longer one may.
     pub fn next(&self, progress: &Progress) -> Vec<u32> {
         let children = self.suffixes(progress.node).flat_map(|node| self.nodes[node].next.iter());
-        let is_wanted = |child: usize| self.nodes[child].begun.iter().any(|(phrase, _)| self.lacks(progress, *phrase));
+        let is_open = |phrase: usize| self.lacks(progress, phrase) || progress.completed.contains(&phrase);
+        let is_wanted = |child: usize| self.nodes[child].begun.iter().any(|(phrase, _)| is_open(*phrase));
         let mut tokens: Vec<u32> = children.filter(|(_, child)| is_wanted(*child)).map(|(token, _)| *token).collect();
         tokens.sort_unstable();
         tokens.dedup();
@@ -245,5 +248,10 @@ mod tests {
         }
         assert_eq!(next, [vec![10, 11, 12], vec![10, 11, 12], vec![11, 12, 13], vec![12], vec![]]);
         assert_eq!(phrases.tokens(), 5);
+        // A longer form of what is found, whose next token makes the shorter one part of another word.
+        let phrases = Phrases::new([vec![vec![10, 21], vec![10]], vec![vec![12]]], &surfaces());
+        let progress = phrases.after(&phrases.start(), 10);
+        assert_eq!(phrases.next(&progress), [12, 21]);
+        assert_eq!(phrases.tokens_found(&phrases.after(&progress, 21)), phrases.tokens_found(&progress));
     }
 }
