@@ -157,10 +157,15 @@ impl Phrases {
     /// The tokens that begin a phrase that is still to come, or go on with it; and those that go on with a longer form
     /// of a phrase just found: where they join the last token, that one no longer counts, and the longer one may.
     pub fn next(&self, progress: &Progress) -> Vec<u32> {
-        let children = self.suffixes(progress.node).flat_map(|node| self.nodes[node].next.iter());
-        let is_open = |phrase: usize| self.lacks(progress, phrase) || progress.completed.contains(&phrase);
-        let is_wanted = |child: usize| self.nodes[child].begun.iter().any(|(phrase, _)| is_open(*phrase));
-        let mut tokens: Vec<u32> = children.filter(|(_, child)| is_wanted(*child)).map(|(token, _)| *token).collect();
+        let children =
+            self.suffixes(progress.node).flat_map(|node| self.nodes[node].next.iter().map(move |next| (node, next)));
+        let is_wanted = |node: usize, child: usize| {
+            let mut begun = self.nodes[child].begun.iter();
+            let goes_on = |phrase| node != Self::ROOT && progress.completed.contains(phrase);
+            begun.any(|(phrase, _)| self.lacks(progress, *phrase) || goes_on(phrase))
+        };
+        let wanted = children.filter(|(node, (_, child))| is_wanted(*node, *child));
+        let mut tokens: Vec<u32> = wanted.map(|(_, (token, _))| *token).collect();
         tokens.sort_unstable();
         tokens.dedup();
         tokens
