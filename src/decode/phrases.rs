@@ -139,8 +139,8 @@ impl Phrases {
     }
 
     /// How many tokens of the phrases a hypothesis has: all tokens of each phrase it contains, and for one it has
-    /// begun, those of its longest form minus those still missing. So each token of [`Self::next`] adds some, but for longer
-    /// forms of what is found.
+    /// begun, those of its longest form minus those still missing. So each token of [`Self::next`] adds some, but one
+    /// that goes on with a longer form of what is found.
     pub fn tokens_found(&self, progress: &Progress) -> usize {
         let whole = |(phrase, found): (&Phrase, &u32)| phrase.tokens * (*found).min(phrase.times) as usize;
         let begun = self.suffixes(progress.node).flat_map(|node| self.nodes[node].begun.iter());
