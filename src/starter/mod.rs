@@ -79,22 +79,11 @@ pub fn begin(request: &StarterRequest) -> Result<Starter> {
         Error::usage("the name of a configuration ends in .toml").at(file).help("for example --output mt.toml")
     })?;
     let data = folder_of(file).join(format!("{name}-data"));
-    let written = [(file, "configuration"), (&data, "folder")];
-    let written = &written[..if request.valid.is_none() { 2 } else { 1 }];
-    if let Some((taken, what)) = written.iter().find(|(path, _)| fs::symlink_metadata(path).is_ok())
-        && !request.overwrite
-    {
-        let error = Error::usage(format!("the {what} already exists")).at(taken);
-        return Err(error.help("replace it with --overwrite, or name another configuration with --output FILE.toml"));
-    }
-    let within = |path: &PathBuf| fs::canonicalize(path).ok().zip(fs::canonicalize(&data).ok());
-    let is_within = |path: &&PathBuf| within(path).is_some_and(|(path, data)| path.starts_with(data));
-    if let (None, Some(path)) = (&request.valid, request.train.iter().find(is_within)) {
-        let error = Error::usage("this text is in the folder that would be replaced").at(path);
-        return Err(
-            error.help("name the text from which that was made, or another configuration with --output FILE.toml")
-        );
-    }
+    let written: &[(&Path, &str)] = match &request.valid {
+        Some(_) => &[(file, "configuration")],
+        None => &[(file, "configuration"), (&data, "folder")],
+    };
+    refuse_existing(request, written)?;
     let corpus = Corpus::open(&request.train[0], &request.train[1], 1.0)?;
     let mut survey = Survey::of(&corpus)?;
     let (named, valid_pairs, folder) = match &request.valid {
@@ -122,6 +111,24 @@ pub fn begin(request: &StarterRequest) -> Result<Starter> {
     let written = Folder::containing(file).and_then(|(folder, name)| folder.replace_shared(name, text.as_bytes()));
     written.map_err(|error| Error::io("write", file, error))?;
     Ok(Starter { file: file.clone(), train_pairs: survey.pairs, valid_pairs, folder, recipe })
+}
+
+/// Refuses to replace what exists, unless that is asked for; and in any case what is read.
+fn refuse_existing(request: &StarterRequest, written: &[(&Path, &str)]) -> Result<()> {
+    for (path, what) in written.iter().filter(|(path, _)| fs::symlink_metadata(path).is_ok()) {
+        if !request.overwrite {
+            let error = Error::usage(format!("the {what} already exists")).at(path);
+            let help = "replace it with --overwrite, or name another configuration with --output FILE.toml";
+            return Err(error.help(help));
+        }
+        let whole = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let inputs = request.train.iter().chain(request.valid.iter().flatten());
+        if let Some(input) = inputs.into_iter().find(|input| whole(input).starts_with(whole(path))) {
+            let error = Error::usage(format!("this text would be lost, as the {what} is replaced")).at(input);
+            return Err(error.help("name other text, or another configuration with --output FILE.toml"));
+        }
+    }
+    Ok(())
 }
 
 /// Files as the configuration names them: relative to its folder where they are below it.

@@ -85,8 +85,14 @@ fn nothing_is_replaced_unless_that_is_asked_for() {
     // Text that it made itself would be cut at each call.
     request.train = ["train.en", "train.de"].map(|name| folder.path().join("my-data").join(name));
     let error = begin(&request).unwrap_err().to_string();
-    assert!(error.contains("in the folder that would be replaced"), "{error}");
+    assert!(error.contains("would be lost, as the folder is replaced"), "{error}");
     assert_eq!(lines(&request.train[0]).len(), 270);
+    // Nor is text replaced by a configuration of its name.
+    request.train = ["all.en", "all.de"].map(|name| folder.path().join(name));
+    fs::rename(&request.train[0], &request.file).unwrap();
+    request.train[0] = request.file.clone();
+    let error = begin(&request).unwrap_err().to_string();
+    assert!(error.contains("would be lost, as the configuration is replaced"), "{error}");
 }
 
 #[test]
