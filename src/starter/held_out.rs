@@ -11,7 +11,7 @@ use crate::rng::{self, Permutation};
 const MOST: usize = 1000;
 /// … and the share of a small corpus.
 const SHARE: usize = 10;
-/// Fewer than this many say nothing.
+/// The fewest whose score means anything.
 const FEWEST: usize = 20;
 /// Candidates for each pair that is wanted.
 const CANDIDATES: usize = 20;
@@ -39,11 +39,11 @@ pub(super) fn choose(corpus: &Corpus, survey: &Survey, seed: u64) -> Result<Vec<
     let mut chosen: Vec<usize> = candidates.into_iter().filter(|&pair| is_once(pair)).take(wanted).collect();
     if chosen.len() < FEWEST {
         let error = Error::failure(format!(
-            "only {} of {all} pairs can be held out for validation; {FEWEST} are the fewest that say anything",
+            "only {} of {all} pairs can be held out for validation, and at least {FEWEST} are needed",
             chosen.len()
         ));
-        let help =
-            "a pair is held out if neither of its lines is in another one; --valid SOURCE TARGET names other text";
+        let help = "a pair is held out if its sides differ and neither is in another pair; or name other text with \
+                    --valid SOURCE TARGET";
         return Err(error.at(corpus.source().path()).help(help));
     }
     chosen.sort_unstable();

@@ -78,7 +78,7 @@ pub fn begin(request: &StarterRequest) -> Result<Starter> {
     let name = name.filter(|_| file.extension().is_some_and(|it| it == "toml")).ok_or_else(|| {
         Error::usage("the name of a configuration ends in .toml").at(file).help("for example --output mt.toml")
     })?;
-    let data = folder_of(file).join(format!("{name}-data"));
+    let data = file.with_file_name(format!("{name}-data"));
     let written: &[(&Path, &str)] = match &request.valid {
         Some(_) => &[(file, "configuration")],
         None => &[(file, "configuration"), (&data, "folder")],
@@ -136,6 +136,10 @@ fn seen_from(file: &Path, files: &[PathBuf; 2]) -> Result<[String; 2]> {
     let absolute = |path: &Path| std::path::absolute(path).map_err(|error| Error::io("find", path, error));
     let folder = absolute(folder_of(file))?;
     let seen = |path: &PathBuf| {
+        if !path.is_file() {
+            let error = Error::usage("this is not a file, and training reads the text again").at(path);
+            return Err(error.help("write the text into a file; without --valid, a pipe will do"));
+        }
         let path = absolute(path)?;
         let seen = path.strip_prefix(&folder).unwrap_or(&path).to_str().map(str::to_owned);
         seen.ok_or_else(|| Error::usage("this name is not UTF-8, which a configuration is").at(&path))

@@ -15,7 +15,7 @@ const CHARACTERS_PER_PIECE: f64 = 1.6;
 const PIECES_PER_WORD: f64 = 1.3;
 /// Longer pairs count as this long.
 const LONGEST: usize = 1024;
-/// The lines of which every so-manieth's letters are counted by script.
+/// One line in so many has its letters counted by script.
 const EVERY: usize = 16;
 
 /// One side of a corpus.

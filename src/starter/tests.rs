@@ -68,6 +68,9 @@ fn other_text_may_serve_for_validation() {
     let text = fs::read_to_string(&request.file).unwrap();
     assert!(text.contains("train = [{ source = \"all.en\", target = \"all.de\" }]"), "{text}");
     assert!(text.contains("valid = { source = \"dev.en\", target = \"dev.de\" }"), "{text}");
+    // A configuration cannot name a pipe.
+    let named = seen_from(&request.file, &["/dev/null", "/dev/null"].map(PathBuf::from));
+    assert!(named.unwrap_err().to_string().contains("is not a file"));
 }
 
 #[test]
