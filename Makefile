@@ -4,6 +4,9 @@ CARGO ?= cargo
 # Passed on to `cargo test` or the script, for example: make test ARGS='--test metrics'.
 # build, man, demo, lint, wheel, test-wheel, dist and metal-check take none.
 ARGS ?=
+# Cargo features to add to the default ones, for example: make test FEATURES=mpi
+FEATURES ?=
+WITH = $(if $(FEATURES),--features $(FEATURES))
 
 .DEFAULT_GOAL := help
 .PHONY: help build man demo test test-long test-sacrebleu test-interop test-report fuzz bench bench-train bench-decode bench-eval lint deny wheel test-wheel dist book sanitize cuda gpu-test gpu-bench metal-check
@@ -13,7 +16,7 @@ help: ## List the targets
 
 # --target-dir: scripts expect the binary there, even if the user's cargo builds elsewhere.
 build: ## Build target/release/mt
-	$(CARGO) build --release --locked --target-dir target
+	$(CARGO) build --release --locked --target-dir target $(WITH)
 
 man: build ## Write the manual pages into target/man
 	target/release/mt man target/man
@@ -26,11 +29,11 @@ demo: ## Build mt, train on data/quickstart, score and translate its test set
 # In the release profile: without it training is slow, and the build is shared with the binary's.
 # Tests with real corpora read them from $MT_TEST_DATA, and are skipped if that is unset.
 test: ## Run all tests
-	$(CARGO) test --release --locked $(ARGS)
+	$(CARGO) test --release --locked $(WITH) $(ARGS)
 
 # Tests that take too long for `make test`; $MT_TEST_DATA is as there.
 test-long: ## Run the tests that take long: two hundred kills, fused training against f64, races of kernels
-	$(CARGO) test --release --locked $(ARGS) -- --ignored --nocapture
+	$(CARGO) test --release --locked $(WITH) $(ARGS) -- --ignored --nocapture
 
 test-sacrebleu: build ## Compare metrics and event files with the real sacrebleu and TensorBoard (from PyPI)
 	scripts/sacrebleu-python.sh tests/tensorboard/read.py target/release/mt
@@ -60,7 +63,7 @@ bench-eval: build ## Time scoring beside sacrebleu, on the text in MT_TEST_DATA
 lint: ## Check formatting and lints, and that the fuzz targets compile
 	$(CARGO) fmt --check
 	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
-	$(CARGO) clippy --release --all-targets --locked -- -D warnings
+	$(CARGO) clippy --release --all-targets --locked $(WITH) -- -D warnings
 	$(CARGO) clippy --release --locked --no-default-features -- -D warnings
 	$(CARGO) clippy --release --locked --manifest-path fuzz/Cargo.toml --target-dir target -- -D warnings
 

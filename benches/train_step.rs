@@ -95,7 +95,7 @@ fn library_backend(model: &Transformer) -> Result<Box<dyn Backend>, Box<dyn Erro
     let queue = mt::gpu::cuda::Cuda::on(model.parameters().device())?;
     let mut engine = mt::gpu::Engine::new(model, queue, model.parameters().compute())?;
     engine.use_library();
-    Ok(Box::new(engine))
+    Ok(Box::new(mt::train::backend::OnGpu::new(engine, None)))
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -176,7 +176,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let vocabulary = Vocabulary { source: vocabulary, target: vocabulary, source_padding: 0, target_padding: 0 };
     let model = Transformer::with_precision(&config, vocabulary, &device, compute)?;
     model.initialise(1)?;
-    let mut backend = if args.library { library_backend(&model)? } else { backend::open(&model)? };
+    let mut backend = if args.library { library_backend(&model)? } else { backend::open(&model, None)? };
     let mut optimizer = Optimizer::new(&OptimizerConfig::default(), model.parameters(), 0.0)?;
     let mut stream = Stream::new(1, "batches");
     let mut batch_of = || {

@@ -19,7 +19,7 @@
 //! - used by all: `limits`, [`rng`], `key` (the kinds of values of configuration keys), `signature` (detects what a
 //!   file is), [`explanation`], [`escape`] (text of others in messages), [`notice`], [`console`], `file`, [`error`],
 //!   `foreign` (panics of libraries), `choice` (enumerations with names in a configuration), [`allocator`]
-//! - what stands on its own: [`metrics`], [`device`], [`hub`]
+//! - what stands on its own: [`metrics`], [`device`], [`hub`], [`ranks`] (processes that train together)
 //! - the model: [`ops`] (kernels, parameters), [`model`]; text: [`data`]; both on disk: [`checkpoint`]
 //! - translation: [`infer`] (on the processor), [`gpu`] (on NVIDIA's), [`decode`] (search); training: [`train`]
 //! - [`config`], which is made of the sections that the modules below define, each its own
@@ -58,6 +58,7 @@ pub mod model;
 pub mod model_dir;
 pub mod notice;
 pub mod ops;
+pub mod ranks;
 pub mod report;
 pub mod rng;
 pub mod run;

@@ -23,6 +23,7 @@ const ORDER: &[&str] = &[
     "metrics",
     "device",
     "hub",
+    "ranks",
     "ops",
     "model",
     "data",

@@ -22,9 +22,9 @@ pub(super) fn run(args: &RunArgs, common: &Common) -> Result<()> {
     let request = arguments::run(args, common);
     let config = request.config()?;
     let texts = Texts::find(&config.data, request.offline)?;
-    request.set_threads(&config)?;
+    request.set_threads(&config, 1)?;
     let run = request.run_directory()?;
-    let signals = Signals::register(ON_SIGNALS)?;
+    let signals = Signals::register(Some(ON_SIGNALS))?;
     let mut preparation = Preparation::beside(&run, &config.data, &tell).watching(&signals).showing(&pairs_bar);
     preparation.always_cache = true;
     let started = Instant::now();

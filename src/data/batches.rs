@@ -7,6 +7,7 @@ use crate::data::batch::{Batch, larger_side, split_by_tokens};
 use crate::data::prefetch::{Prefetch, Prepared};
 use crate::data::sampler::{BatchPlan, Sampler, SamplerPosition};
 use crate::error::Result;
+use crate::ranks::Ranks;
 use crate::rng;
 
 /// How many batches to prepare ahead of the training loop.
@@ -25,6 +26,17 @@ pub struct BatchOptions {
     pub dropout: f32,
     /// Of the order of pairs, and of BPE-dropout.
     pub seed: u64,
+    /// Micro-batches that make an update, over all ranks.
+    pub accumulate: u64,
+    /// Which of them are prepared.
+    pub ranks: Ranks,
+}
+
+impl BatchOptions {
+    /// As a rank needs it.
+    pub fn of(self, ranks: Ranks) -> Self {
+        Self { ranks, ..self }
+    }
 }
 
 /// Rows, and tokens per row, of the largest batch without BPE-dropout: as many copies of the longest pair as there is
@@ -60,8 +72,9 @@ pub fn nearest(
     Ok(if !is_other_order && sampler.seek(position).is_ok() { position } else { beginning })
 }
 
-/// Batches from `position` on, prepared on another thread; they end after `max_epochs`.
+/// Batches from `position` on, where an update begins, prepared on another thread; they end after `max_epochs`.
 ///
+/// Those of other ranks are hollow: they name their pairs, and have no rows.
 /// An item is one micro-batch, in parts of at most `batch_tokens`: BPE-dropout makes more subwords than the
 /// sampler counted.
 pub fn batches(
@@ -72,15 +85,19 @@ pub fn batches(
     let mut sampler = sampler(data, options)?;
     sampler.seek(position)?;
     let (corpus, tokenizers) = (data.corpus.clone(), data.tokenizers.clone());
-    let BatchOptions { batch_tokens, max_epochs, max_length, dropout, seed } = *options;
+    let BatchOptions { batch_tokens, max_epochs, max_length, dropout, seed, accumulate, ranks } = *options;
     let most = max_length - 1;
+    let mut numbers = (0..accumulate).cycle();
     Prefetch::new(AHEAD, move || {
         let BatchPlan { indices, turns, epoch } = sampler.next_batch();
         if max_epochs > 0 && epoch >= max_epochs {
             return None;
         }
         let special = tokenizers.special_ids();
-        let item = if corpus.is_text() {
+        let is_own = numbers.next().is_none_or(|number| ranks.takes(number));
+        let item = if !is_own {
+            vec![Batch::default().with_origin(indices, epoch)]
+        } else if corpus.is_text() {
             let encode = |(index, turn): (usize, u64)| {
                 let (source, target) = corpus.text(index);
                 let key = |side| rng::key(seed, "bpe-dropout", &[turn, index as u64, side]);
@@ -123,8 +140,15 @@ mod tests {
     use crate::data::texts::Text;
     use crate::data::tokenizers::Tokenizers;
 
-    const OPTIONS: BatchOptions =
-        BatchOptions { batch_tokens: 128, max_epochs: 1, max_length: 256, dropout: 0.0, seed: 1 };
+    const OPTIONS: BatchOptions = BatchOptions {
+        batch_tokens: 128,
+        max_epochs: 1,
+        max_length: 256,
+        dropout: 0.0,
+        seed: 1,
+        accumulate: 1,
+        ranks: Ranks::ALONE,
+    };
 
     /// What two hundred pairs give; those longer than `max_length` are left out.
     fn parts(options: BatchOptions) -> Vec<Vec<Batch>> {

@@ -123,6 +123,23 @@ pub fn set_threads(threads: usize) -> Result<()> {
     }
 }
 
+/// The cores for each of several processes that share this machine: all that this one may use, if each has its own, as
+/// `mpirun` binds them; else its share.
+pub fn cores_of_one(processes: usize) -> usize {
+    let usable = std::thread::available_parallelism().map_or(1, usize::from);
+    let share = (usable / processes).max(1);
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: it only asks for a number.
+        let all = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+        let bound_to = rustix::thread::sched_getaffinity(None).map_or(0, |cores| cores.count() as usize);
+        if bound_to > 0 && bound_to * processes <= usize::try_from(all).unwrap_or(0) {
+            return usable;
+        }
+    }
+    share
+}
+
 /// Sets options of libraries, unless the environment does. Must be called before any thread is started.
 pub fn configure_libraries() {
     // Candle's own pool spins after each large elementwise operation, against our threads: measured at 17 % of the time

@@ -43,6 +43,7 @@ use crate::model::{Sequences, Transformer};
 use crate::ops::Mode;
 use crate::ops::loss::{Sums, Targets};
 use crate::ops::optimizer::{AdamStep, Counts, Outcome, no_outcome};
+use crate::ranks::Communicator;
 use arena::Arena;
 use launch::{AdamArgument, Kernels};
 use pass::sums::Sums as ColumnSums;
@@ -217,9 +218,19 @@ impl Engine {
         of.iter().try_for_each(|range| self.queue.clear(self.gradients.plus(4 * range.start), 4 * range.len()))
     }
 
-    /// Adds the counts of this rank's share to the totals. There is no other rank.
-    pub fn reduce(&mut self, counts: Counts) -> Result<()> {
-        self.queue.upload(bytes_of(&counts.to_numbers()), self.totals.plus(std::mem::offset_of!(Totals, counts)))
+    /// Adds the counts of this rank's share to the totals. Where there are other ranks, adds up the gradients and totals
+    /// of all, on the host: waits for the device and for them.
+    pub fn reduce(&mut self, counts: Counts, others: Option<&dyn Communicator>) -> Result<()> {
+        let at = self.totals.plus(std::mem::offset_of!(Totals, counts));
+        self.queue.upload(bytes_of(&counts.to_numbers()), at)?;
+        let Some(others) = others else { return Ok(()) };
+        let mut totals = [0f64; size_of::<Totals>() / size_of::<f64>()];
+        self.queue.download(self.totals, bytes_of_mut(&mut totals))?;
+        let mut gradients = vec![0f32; self.model.parameters().values().elem_count()];
+        self.queue.download(self.gradients, bytes_of_mut(&mut gradients))?;
+        others.sum(&mut gradients, &mut totals)?;
+        self.queue.upload(bytes_of(&gradients), self.gradients)?;
+        self.queue.upload(bytes_of(&totals), self.totals)
     }
 
     /// Decides whether the update is made, and what the gradients are multiplied by, as
@@ -304,9 +315,9 @@ fn float64(bytes: &[u8]) -> f64 {
     f64::from_le_bytes(eight)
 }
 
-/// The bytes of floats, to be written to.
-fn bytes_of_mut(values: &mut [f32]) -> &mut [u8] {
-    // SAFETY: every bit pattern is a float.
+/// The bytes of numbers, to be written to.
+fn bytes_of_mut<T: Copy>(values: &mut [T]) -> &mut [u8] {
+    // SAFETY: it is only called with floats, and every bit pattern is one.
     unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), std::mem::size_of_val(values)) }
 }
 

@@ -1,5 +1,7 @@
 //! What trains a model: the number type of its products, and the engine for its device.
 
+use std::rc::Rc;
+
 use candle_core::{DType, Device};
 
 use crate::error::Result;
@@ -7,6 +9,9 @@ use crate::model::Transformer;
 use crate::model_dir::Tell;
 use crate::notice::Notice;
 use crate::ops::matmul::Precision;
+use crate::ranks::group::Group;
+#[cfg(feature = "cuda")]
+use crate::train::backend::OnGpu;
 use crate::train::backend::{Backend, Tape};
 
 /// The number type of matrix products in training on this device; says so if it is not the one asked for.
@@ -23,12 +28,14 @@ pub fn number_type(precision: Precision, device: &Device, tell: Tell<'_>) -> DTy
     }
 }
 
-/// The backend that trains a model on its device, in the model's number type: the engine for GPUs if there is one.
-pub fn open(model: &Transformer) -> Result<Box<dyn Backend>> {
+/// The backend that trains a model on its device, in the model's number type: the engine for GPUs if there is one. With
+/// a group, it is that of one of its ranks.
+pub fn open(model: &Transformer, group: Option<&Rc<Group>>) -> Result<Box<dyn Backend>> {
+    let communicator = group.map(|group| group.communicator());
     #[cfg(feature = "cuda")]
     if model.parameters().device().is_cuda() {
         let (queue, compute) = (crate::gpu::cuda::Cuda::on(model.parameters().device())?, model.parameters().compute());
-        return Ok(Box::new(crate::gpu::Engine::new(model, queue, compute)?));
+        return Ok(Box::new(OnGpu::new(crate::gpu::Engine::new(model, queue, compute)?, communicator)));
     }
-    Ok(Box::new(Tape::new(model)))
+    Ok(Box::new(Tape::new(model).with_communicator(communicator)))
 }

@@ -1,12 +1,13 @@
 //! What the training loop needs: validation, checkpoints, signals.
 
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use super::Stop;
 use super::saver::{Saver, Snapshot};
+use super::{Stop, follower};
 use crate::config::Config;
 use crate::data::batches;
 use crate::data::corpus::Side;
@@ -19,6 +20,8 @@ use crate::model_dir::record::{self, Values};
 use crate::notice::Notice;
 use crate::ops::memory::on_host;
 use crate::ops::params::Parameters;
+use crate::ranks::Ranks;
+use crate::ranks::group::Group;
 use crate::report::files;
 use crate::run::lock::Lock;
 use crate::run::training_data::batch_options;
@@ -55,12 +58,28 @@ pub struct RunCallbacks<'a> {
     pub saver: Saver,
     /// The last validation since the run was started.
     pub latest: Option<Validation>,
+    /// The other ranks, if there are any.
+    pub group: Option<Rc<Group>>,
+}
+
+/// The source lines of pairs, by file.
+pub(super) fn lines_of(data: &TrainingData, pairs: &[usize]) -> Vec<Lines> {
+    let mut files: Vec<Lines> = Vec::new();
+    for &pair in pairs {
+        let (path, line) = data.corpus.origin(pair, Side::Source);
+        match files.iter_mut().find(|lines| lines.file == path) {
+            Some(file) => file.lines.push(line),
+            None => files.push(Lines { file: path.to_path_buf(), lines: vec![line] }),
+        }
+    }
+    files.iter_mut().for_each(|file| file.lines.sort_unstable());
+    files
 }
 
 impl Callbacks for RunCallbacks<'_> {
     fn validate(&mut self, model: &Transformer, evaluator: &mut Evaluator<'_>) -> Result<Option<Validation>> {
         let Some(validator) = &self.validator else { return Ok(Some(Validation::default())) };
-        let validation = validator.score(model, evaluator, self.stop)?;
+        let validation = validator.score(model, evaluator, self.stop, self.group.as_deref())?;
         // What is shown of it must not be written into another run's directory.
         self.lock.check(self.run)?;
         self.latest.clone_from(&validation);
@@ -73,6 +92,9 @@ impl Callbacks for RunCallbacks<'_> {
 
     fn save(&mut self, optimizer: &Optimizer, state: &TrainState) -> Result<()> {
         self.lock.check(self.run)?;
+        if let Some(group) = &self.group {
+            follower::agree_on_parameters(group, optimizer.model_values())?;
+        }
         directory::restore_files(self.run, self.config, &self.data.tokenizers, &*self.tell)?;
         if state.best.as_ref().is_some_and(|best| best.step == state.step) {
             let translations = self.latest.as_ref().map(|latest| latest.translations.clone()).unwrap_or_default();
@@ -104,7 +126,10 @@ impl Callbacks for RunCallbacks<'_> {
         self.saver.begin(snapshot)
     }
 
-    fn check(&mut self) -> Result<()> {
+    fn check(&mut self, update: u64) -> Result<()> {
+        if let Some(group) = &self.group {
+            group.watch().updated(update);
+        }
         self.saver.check()
     }
 
@@ -113,6 +138,30 @@ impl Callbacks for RunCallbacks<'_> {
     }
 
     fn go_back(&mut self, model: &Transformer, optimizer: &Optimizer, before: u64) -> Result<Option<TrainState>> {
+        let state = self.restore(model, optimizer, before)?;
+        if let Some(group) = &self.group {
+            follower::give_return(group, state.as_ref(), self.config.train.seed, model, optimizer)?;
+        }
+        Ok(state)
+    }
+
+    fn batches(&self, position: SamplerPosition) -> Result<Batches> {
+        let ranks = self.group.as_ref().map_or(Ranks::ALONE, |group| group.ranks());
+        batches::batches(self.data, &batch_options(self.config).of(ranks), position)
+    }
+
+    fn lines(&self, pairs: &[usize]) -> Vec<Lines> {
+        lines_of(self.data, pairs)
+    }
+
+    fn stop(&self) -> Option<StopReason> {
+        self.stop.stop()
+    }
+}
+
+impl RunCallbacks<'_> {
+    /// The last sound checkpoint before an update, made to fit the configuration and the text of now.
+    fn restore(&mut self, model: &Transformer, optimizer: &Optimizer, before: u64) -> Result<Option<TrainState>> {
         self.saver.finish()?;
         // It belongs to an update that is undone.
         self.latest = None;
@@ -130,29 +179,6 @@ impl Callbacks for RunCallbacks<'_> {
         Ok(Some(state))
     }
 
-    fn batches(&self, position: SamplerPosition) -> Result<Batches> {
-        batches::batches(self.data, &batch_options(self.config), position)
-    }
-
-    fn lines(&self, pairs: &[usize]) -> Vec<Lines> {
-        let mut files: Vec<Lines> = Vec::new();
-        for &pair in pairs {
-            let (path, line) = self.data.corpus.origin(pair, Side::Source);
-            match files.iter_mut().find(|lines| lines.file == path) {
-                Some(file) => file.lines.push(line),
-                None => files.push(Lines { file: path.to_path_buf(), lines: vec![line] }),
-            }
-        }
-        files.iter_mut().for_each(|file| file.lines.sort_unstable());
-        files
-    }
-
-    fn stop(&self) -> Option<StopReason> {
-        self.stop.stop()
-    }
-}
-
-impl RunCallbacks<'_> {
     /// Whether two validations' scores differ by more than chance.
     pub(super) fn differ_by_more_than_chance(&self, a: &[u32], b: &[u32]) -> bool {
         self.validator.as_ref().is_some_and(|validator| validator.differ(a, b))

@@ -225,7 +225,7 @@ impl RunCallbacks<'_> {
         let (model, step) = (trainer.model, trainer.state.step);
         for candidate in candidates.iter_mut().filter(|candidate| candidate.judged.is_none()) {
             self.fill(&candidate.source, last, trainer)?;
-            let validation = validator.score_alone(model, &mut trainer.evaluator(), self.stop)?;
+            let validation = validator.score_alone(model, &mut trainer.evaluator(), self.stop, None)?;
             let Some(validation) = validation else { return Ok(false) };
             candidate.judged = Some(validation.judged(step));
             candidate.validation = Some(validation);
@@ -277,8 +277,8 @@ impl RunCallbacks<'_> {
         let model = trainer.model;
         let evaluator = &mut trainer.evaluator();
         Ok(match validation {
-            Some(validation) => validator.with_monitored(validation, model, evaluator, self.stop)?,
-            None => validator.score(model, evaluator, self.stop)?,
+            Some(validation) => validator.with_monitored(validation, model, evaluator, self.stop, None)?,
+            None => validator.score(model, evaluator, self.stop, None)?,
         })
     }
 

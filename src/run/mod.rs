@@ -11,6 +11,7 @@
 //! | [`init`], [`restore`] | what it begins with: another model, or its own checkpoint |
 //! | [`resume`] | the state from which it goes on, with another configuration perhaps |
 //! | [`backend`] | what computes its updates |
+//! | [`follower`] | ranks that train along with rank 0 |
 //! | [`callbacks`], [`saver`], [`finish`] | what the loop asks for: validation, checkpoints, its final model |
 
 pub mod backend;
@@ -19,6 +20,7 @@ pub mod compare;
 pub mod directory;
 pub mod ended;
 pub mod finish;
+pub mod follower;
 pub mod init;
 pub mod lock;
 pub mod plan;

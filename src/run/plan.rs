@@ -4,11 +4,41 @@ use crate::config::Config;
 use crate::data::batches;
 use crate::data::sampler::Sampler;
 use crate::data::training::TrainingData;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::layout;
 use crate::model_dir::vocabulary;
+use crate::notice::grouped;
 use crate::ops::params::{Entry, ParameterLayout};
-use crate::train::memory;
+use crate::ranks::Ranks;
+use crate::ranks::group::Group;
+use crate::train::{TrainConfig, memory};
+
+/// Refuses more ranks than an update has micro-batches; returns a warning where some ranks have fewer than others.
+pub fn refuse_idle_ranks(train: &TrainConfig, Ranks { count, .. }: Ranks) -> Result<Option<String>> {
+    let (accumulate, tokens) = (train.accumulate, train.batch_tokens);
+    let of = |accumulate: usize| format!("{accumulate} makes updates of {} tokens", grouped(accumulate * tokens));
+    if accumulate < count {
+        let what = format!("an update has {accumulate} micro-batches, and there are {count} ranks to compute them");
+        return Err(Error::usage(what).help(format!(
+            "set train.accumulate, which counts over all ranks: {}, {}; or start fewer ranks (now, updates have {} \
+             tokens at most)",
+            of(count),
+            of(2 * count),
+            grouped(accumulate * tokens)
+        )));
+    }
+    let turns = accumulate.div_ceil(count);
+    let idle = 100 * (turns * count - accumulate) / (turns * count);
+    let [fewer, more] = [accumulate / count * count, turns * count];
+    Ok((fewer != accumulate).then(|| {
+        format!(
+            "train.accumulate = {accumulate} is no multiple of the {count} ranks: they are idle for {idle} % of the \
+             time; {} and {}",
+            of(fewer),
+            of(more)
+        )
+    }))
+}
 
 /// The size of a run.
 pub struct Plan {
@@ -56,6 +86,16 @@ impl Plan {
             updates: limits.into_iter().filter(|limit| *limit > 0).min(),
             memory_bytes,
         })
+    }
+
+    /// The ranks of a run, in words.
+    pub fn of_ranks(&self, config: &Config, group: &Group) -> String {
+        let (count, machines, accumulate) = (group.ranks().count, group.machines(), config.train.accumulate);
+        let on = if machines == 1 { "one machine".to_owned() } else { format!("{machines} machines") };
+        let tokens = grouped(accumulate * config.train.batch_tokens);
+        format!(
+            "ranks: {count} on {on}; an update has {accumulate} micro-batches over all ranks, {tokens} tokens at most"
+        )
     }
 
     /// Warnings about too little memory, if training `is_on_host`, about updates larger than the text, and about

@@ -61,12 +61,14 @@ impl RunRequest {
         }
     }
 
-    /// Sets the number of threads.
+    /// Sets the number of threads, of which so many processes of the run share this machine.
     ///
     /// # Errors
     /// As [`device::set_threads`].
-    pub fn set_threads(&self, config: &Config) -> Result<()> {
-        device::set_threads(self.threads.unwrap_or(config.runtime.threads))
+    pub fn set_threads(&self, config: &Config, processes: usize) -> Result<()> {
+        let threads = self.threads.unwrap_or(config.runtime.threads);
+        let is_shared = threads == 0 && processes > 1;
+        device::set_threads(if is_shared { device::cores_of_one(processes) } else { threads })
     }
 
     /// `--run-dir`; else, if the last configuration file is that of a run, that run; else `runs/<name of the file>`.

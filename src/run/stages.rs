@@ -12,6 +12,7 @@
 //! If a stage fails, the files of an existing run stay as they were. Only [`Ready::begin`] may change them.
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use candle_core::Device;
@@ -27,7 +28,7 @@ use super::request::RunRequest;
 use super::saver::Saver;
 use super::training_data::{self, Meter, Preparation};
 use super::validator::Validator;
-use super::{Stop, backend, compare, init, restore, resume};
+use super::{Stop, backend, compare, follower, init, plan, restore, resume};
 use crate::config::Config;
 use crate::data::batches;
 use crate::data::statistics::Statistics;
@@ -38,6 +39,8 @@ use crate::escape::shown_path;
 use crate::model::Transformer;
 use crate::model_dir::{Notices, Tell, vocabulary};
 use crate::notice::{Notice, grouped};
+use crate::ranks::Ranks;
+use crate::ranks::group::Group;
 use crate::report::events::Events;
 use crate::report::files;
 use crate::report::page::{self, Page};
@@ -61,6 +64,15 @@ pub struct Surroundings<'a> {
     pub stop: &'a dyn Stop,
     /// Shows how far the text has been prepared.
     pub meter: Meter<'a>,
+    /// The other ranks, if there are any. This is rank 0.
+    pub group: Option<Rc<Group>>,
+}
+
+impl Surroundings<'_> {
+    /// Notes what this rank does, for those that wait for it.
+    fn does(&self, doing: &str) {
+        self.group.iter().for_each(|group| group.watch().does(doing));
+    }
 }
 
 /// A request whose configuration, text, device and directory have been found.
@@ -78,20 +90,35 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// Finds everything that a request names.
+    /// Finds everything that a request names. With a group, it is for one of its ranks.
     ///
     /// # Errors
     /// The configuration is wrong, something that it names is not there, or the directory cannot hold a run.
-    pub fn new(request: RunRequest, tell: Tell<'_>) -> Result<Self> {
+    pub fn new(request: RunRequest, group: Option<&Group>, tell: Tell<'_>) -> Result<Self> {
         let config = request.config()?;
+        let ranks = group.map_or(Ranks::ALONE, |group| group.ranks());
+        let warning = plan::refuse_idle_ranks(&config.train, ranks)?;
+        if let Some(group) = group {
+            group.set_timeout(config.runtime.rank_timeout as u64);
+            // What rank 0 downloads, the others find.
+            if !group.leads() {
+                group.wait()?;
+            }
+        }
         let texts = Texts::find(&config.data, request.offline)?;
-        request.set_threads(&config)?;
+        if let Some(group) = group.filter(|group| group.leads()) {
+            group.wait()?;
+        }
+        request.set_threads(&config, group.map_or(1, |group| group.local().count))?;
         let device = request.open_device(&config)?;
         if device.is_cpu() {
             memory::refuse_the_impossible(&config.model, config.tokenizer.vocab_size)?;
         }
         let run = request.run_directory()?;
-        directory::refuse_unusable(&run, &config, request.resume)?;
+        if ranks.rank == 0 {
+            directory::refuse_unusable(&run, &config, request.resume)?;
+            warning.into_iter().for_each(|text| tell(Notice::Warning(text)));
+        }
         let idle = config.train.schedule.idle_end(config.train.max_updates);
         idle.into_iter().for_each(|text| tell(Notice::Warning(text)));
         Ok(Self { request, config, texts, device, run })
@@ -103,6 +130,9 @@ impl Resolved {
     /// There is a run that is not to be continued or replaced, it may not be continued, or another process trains in
     /// it.
     pub fn open(self, surroundings: Surroundings<'_>) -> Result<Opened<'_>> {
+        if let Some(group) = &surroundings.group {
+            follower::agree_on_configuration(group, &self.config)?;
+        }
         let (continued, lock) = directory::open(&self.run, &self.request, &self.config, &*surroundings.tell)?;
         if self.request.resume && continued.is_none() {
             let run = shown_path(&self.run);
@@ -145,6 +175,7 @@ impl<'a> Opened<'a> {
         let Self { mut resolved, surroundings, continued, lock } = self;
         let tell: Tell<'_> = &*surroundings.tell;
         let saved = continued.is_some().then(|| directory::tokenizers(&resolved.run)).transpose()?;
+        surroundings.does("preparing the text");
         let preparation = Preparation::beside(&resolved.run, &resolved.config.data, tell)
             .watching(surroundings.stop)
             .showing(surroundings.meter);
@@ -172,8 +203,16 @@ impl<'a> Opened<'a> {
                     let why = "not taken over, since there is nothing to do; the run's config.toml has its own";
                     tell(Notice::Note(format!("`{keys}`: {why}")));
                 }
+                if let Some(group) = &surroundings.group {
+                    group.share::<Option<follower::SharedTokenizers>>(Some(None))?;
+                }
                 return Ok(Step::Over { ended, run: resolved.run, config: Box::new(resolved.config) });
             }
+        }
+        if let Some(group) = &surroundings.group {
+            group.share(Some(Some(follower::SharedTokenizers::new(&data.tokenizers))))?;
+            group.wait()?;
+            follower::agree_on_text(group, &text)?;
         }
         let (old, changes) = continued.map(|continued| (continued.config, continued.changes)).unzip();
         let changes = changes.unwrap_or_default();
@@ -204,6 +243,7 @@ impl<'a> Prepared<'a> {
     pub fn ready(self) -> Result<Ready<'a>> {
         let Self { resolved, surroundings, old, changes, lock, data, validator, text } = self;
         let (config, force, tell): (_, _, Tell<'_>) = (&resolved.config, resolved.request.force, &*surroundings.tell);
+        surroundings.does("preparing the model");
         let compute = backend::number_type(config.runtime.precision, &resolved.device, tell);
         let model =
             Transformer::with_precision(&config.model, vocabulary(&data.tokenizers), &resolved.device, compute)?;
@@ -231,9 +271,15 @@ impl<'a> Prepared<'a> {
         refuse_to_begin(surroundings.stop)?;
         let (count, run) = (grouped(parameters), shown_path(&resolved.run));
         tell(Notice::Info(format!("model: {count} parameters; run directory: {run}")));
-        let mut backend = backend::open(&model)?;
+        let group = surroundings.group.as_ref();
+        if let Some(group) = group {
+            follower::give_state(group, (&state, is_loaded), config, &model, &optimizer)?;
+            tell(Notice::Info(plan.of_ranks(config, group)));
+        }
+        let mut backend = backend::open(&model, group)?;
         // A run that is replaced stays until it is known that this one can be trained.
         let session = rehearsal(&mut *backend, &data, config, tell)?;
+        group.map_or(Ok(()), |group| group.wait())?;
         refuse_to_begin(surroundings.stop)?;
         // What may fail comes before the run is touched: a failed resume leaves every file as it was.
         let saver = Saver::start()?;
@@ -384,6 +430,7 @@ impl Begun<'_> {
             parameters: model.parameters().clone(),
             saver,
             latest: None,
+            group: surroundings.group,
         };
         let mut trainer = Trainer {
             model: &model,
@@ -459,7 +506,12 @@ fn refuse_to_begin(stop: &dyn Stop) -> Result<()> {
 }
 
 /// Tries the largest batch.
-fn rehearsal(backend: &mut dyn Backend, data: &TrainingData, config: &Config, tell: Tell<'_>) -> Result<Session> {
+pub(super) fn rehearsal(
+    backend: &mut dyn Backend,
+    data: &TrainingData,
+    config: &Config,
+    tell: Tell<'_>,
+) -> Result<Session> {
     let largest = batches::largest_batch(data, config.train.batch_tokens);
     let s = if largest.batch_size == 1 { "" } else { "s" };
     let shape = format!("{} pair{s} of {} tokens", largest.batch_size, largest.source_length);

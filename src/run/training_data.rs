@@ -22,6 +22,7 @@ use crate::data::{DataConfig, TokenizerConfig, corpus_tags, coverage};
 use crate::error::{Error, Result};
 use crate::model_dir::Tell;
 use crate::notice::Notice;
+use crate::ranks::Ranks;
 use crate::train::StopReason;
 
 /// Directory of prepared text beside the run directories, unless `data.cache_dir` names another.
@@ -205,6 +206,8 @@ pub fn batch_options(config: &Config) -> BatchOptions {
         max_length: config.model.max_length,
         dropout: config.tokenizer.dropout as f32,
         seed: config.train.seed,
+        accumulate: config.train.accumulate as u64,
+        ranks: Ranks::ALONE,
     }
 }
 

@@ -23,6 +23,9 @@ use crate::metrics::{BleuOptions, ChrfOptions, Metric, Statistics, bleu, resampl
 use crate::model::Transformer;
 use crate::model_dir::Tell;
 use crate::notice::Notice;
+use crate::ops::loss::Sums;
+use crate::ranks::group::Group;
+use crate::train::best::Judged;
 use crate::train::evaluate::Evaluator;
 use crate::train::{Score, ValidMetric, Validation};
 
@@ -148,15 +151,17 @@ impl Validator {
     }
 
     /// The scores of all sets; `None` if a signal stops it. If the loss on the validation set is not finite, nothing
-    /// else is computed.
+    /// else is computed. The ranks of a group, all of which call it, share the work; only rank 0 gets the translations
+    /// and what is shown of them.
     pub fn score(
         &self,
         model: &Transformer,
         evaluator: &mut Evaluator<'_>,
         stop: &dyn Stop,
+        group: Option<&Group>,
     ) -> Result<Option<Validation>> {
-        let Some(validation) = self.score_alone(model, evaluator, stop)? else { return Ok(None) };
-        self.with_monitored(validation, model, evaluator, stop)
+        let Some(validation) = self.score_alone(model, evaluator, stop, group)? else { return Ok(None) };
+        self.with_monitored(validation, model, evaluator, stop, group)
     }
 
     /// As [`Validator::score`], of the validation set alone, whose scores decide.
@@ -165,8 +170,9 @@ impl Validator {
         model: &Transformer,
         evaluator: &mut Evaluator<'_>,
         stop: &dyn Stop,
+        group: Option<&Group>,
     ) -> Result<Option<Validation>> {
-        self.set.score(model, evaluator, stop)
+        self.set.score(model, evaluator, stop, group)
     }
 
     /// What [`Validator::score_alone`] has given for this model, with the scores of the sets that are monitored.
@@ -176,10 +182,11 @@ impl Validator {
         model: &Transformer,
         evaluator: &mut Evaluator<'_>,
         stop: &dyn Stop,
+        group: Option<&Group>,
     ) -> Result<Option<Validation>> {
         validation.monitored.clear();
         for (name, set) in self.monitored.iter().filter(|_| validation.loss.is_finite()) {
-            let Some(scores) = set.score(model, evaluator, stop)? else { return Ok(None) };
+            let Some(scores) = set.score(model, evaluator, stop, group)? else { return Ok(None) };
             let scores = Validation { translations: Vec::new(), ..scores };
             validation.monitored.push((name.clone(), scores));
         }
@@ -307,11 +314,81 @@ impl ScoredSet {
         Ok(())
     }
 
+    /// The sums of the losses over the whole set, which ranks share; `None` if a signal stops it.
+    fn losses(
+        &self,
+        evaluator: &mut Evaluator<'_>,
+        stops: &dyn Fn() -> bool,
+        group: Option<&Group>,
+    ) -> Result<Option<Sums>> {
+        let Some(group) = group else { return evaluator.losses(&self.batches, stops) };
+        let ranks = group.ranks();
+        let own = self.batches.iter().skip(ranks.rank).step_by(ranks.count);
+        let own: Option<Vec<u8>> = own
+            .map(|batch| {
+                let sums = evaluator.losses(std::slice::from_ref(batch), stops)?;
+                Ok(sums.map(|sums| [sums.smoothed.to_le_bytes(), sums.nll.to_le_bytes()].concat()))
+            })
+            .collect::<Result<Option<Vec<_>>>>()?
+            .map(|sums| sums.concat());
+        // In JSON, numbers that are not finite would be lost.
+        let message = own.map_or_else(|| vec![0], |own| [&[1], &own[..]].concat());
+        let all = group.communicator().gather(&message)?;
+        if all.iter().any(|message| message.first() != Some(&1)) {
+            return Ok(None);
+        }
+        // In the order in which one rank adds them up.
+        let mut sums = Sums::default();
+        for number in 0..self.batches.len() {
+            let bytes = &all[number % ranks.count][1 + 16 * (number / ranks.count)..];
+            sums.smoothed += f64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
+            sums.nll += f64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes"));
+        }
+        Ok(Some(sums))
+    }
+
+    /// The translations of the set, which ranks share: those that this rank has made, and the texts of all. The first
+    /// ones, which may be shown as samples, are rank 0's. `None` if a signal stops it.
+    fn translate(
+        &self,
+        model: &Transformer,
+        reader: &Reader,
+        stops: &dyn Fn() -> bool,
+        group: Option<&Group>,
+    ) -> Result<Option<(Vec<Translation>, Vec<String>)>> {
+        let neural = Neural::new(model, SpecialTokens::new(&self.tokenizers))?;
+        let translator = Translator::new(vec![(neural, reader.clone())]);
+        let translate = |sources: &[String]| translator.translate_while(sources, &[], &self.options, |_| !stops());
+        let text = |translation: &Translation| translation.best().text.clone();
+        let Some(group) = group else {
+            let Some(translations) = translate(&self.sources)? else { return Ok(None) };
+            let texts = translations.iter().map(text).collect();
+            return Ok(Some((translations, texts)));
+        };
+        let ranks = group.ranks();
+        let owner = |number: usize| if number < self.samples { 0 } else { number % ranks.count };
+        let is_own = |(number, source): (usize, &String)| (owner(number) == ranks.rank).then(|| source.clone());
+        let own: Vec<String> = self.sources.iter().enumerate().filter_map(is_own).collect();
+        let translations = translate(&own)?;
+        let texts: Option<Vec<String>> = translations.as_ref().map(|made| made.iter().map(text).collect());
+        let all: Option<Vec<Vec<String>>> = group.gather(&texts)?.into_iter().collect();
+        let (Some(translations), Some(all)) = (translations, all) else { return Ok(None) };
+        let mut all: Vec<_> = all.into_iter().map(Vec::into_iter).collect();
+        let texts = (0..self.sources.len()).map(|number| all[owner(number)].next().unwrap_or_default());
+        Ok(Some((translations, texts.collect())))
+    }
+
     /// Loss over the whole set, translations and their scores; `None` if a signal stops it. If the loss is not finite,
     /// nothing is translated.
-    fn score(&self, model: &Transformer, evaluator: &mut Evaluator<'_>, stop: &dyn Stop) -> Result<Option<Validation>> {
+    fn score(
+        &self,
+        model: &Transformer,
+        evaluator: &mut Evaluator<'_>,
+        stop: &dyn Stop,
+        group: Option<&Group>,
+    ) -> Result<Option<Validation>> {
         let stops = || stop.stop().is_some();
-        let Some(sums) = evaluator.losses(&self.batches, &stops)? else { return Ok(None) };
+        let Some(sums) = self.losses(evaluator, &stops, group)? else { return Ok(None) };
         evaluator.release_memory();
         let tokens = self.batches.iter().map(|batch| batch.target_tokens).sum::<usize>().max(1) as f64;
         let mut validation =
@@ -319,13 +396,18 @@ impl ScoredSet {
         if !validation.loss.is_finite() {
             return Ok(Some(validation));
         }
-        let neural = Neural::new(model, SpecialTokens::new(&self.tokenizers))?;
         let reader = Reader::new(model.config(), &self.tokenizers).with_trained_length(self.trained_length);
-        let translator = Translator::new(vec![(neural, reader.clone())]);
-        let translations = translator.translate_while(&self.sources, &[], &self.options, |_| !stops())?;
-        let Some(translations) = translations else { return Ok(None) };
-        let texts: Vec<&str> = translations.iter().map(|t| t.best().text.as_str()).collect();
+        let Some((translations, texts)) = self.translate(model, &reader, &stops, group)? else { return Ok(None) };
+        if let Some(group) = group.filter(|group| !group.leads()) {
+            // What decides is rank 0's: another processor might round otherwise.
+            let Judged { value, loss, lines, .. } = group.share(None)?;
+            return Ok(Some(Validation { value, loss, lines, ..validation }));
+        }
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         self.add_scores(&mut validation, &texts)?;
+        if let Some(group) = group {
+            group.share(Some(validation.judged(0)))?;
+        }
         let samples = self.sources.iter().zip(&self.references).zip(&texts).take(self.samples);
         validation.samples = samples
             .map(|((source, reference), text)| {

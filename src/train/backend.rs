@@ -6,7 +6,6 @@ use std::rc::Rc;
 
 use candle_core::Tensor;
 
-use super::communicator::{Communicator, Ranks};
 use crate::error::Result;
 use crate::gpu;
 use crate::model::{Sequences, Transformer};
@@ -14,6 +13,7 @@ use crate::ops::loss::{Sums, Targets};
 use crate::ops::memory::{change_on_host, on_host};
 use crate::ops::optimizer::{self, AdamStep, Counts, Outcome};
 use crate::ops::{Mode, profile as counters};
+use crate::ranks::{Communicator, Ranks};
 
 /// What a device can do, measured.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ pub struct Ceilings {
 }
 
 /// What computes losses, gradients and updates: on Candle's tape ([`Tape`]), or on a GPU by kernels of our own
-/// ([`gpu::Engine`]).
+/// ([`OnGpu`]).
 ///
 /// An update is [`Backend::begin`], [`Backend::pass`] for each batch, [`Backend::reduce`], [`Backend::decide`], and
 /// then the optimizer's. In a data-parallel run it is made from what all ranks have passed, and all of them decide
@@ -46,12 +46,20 @@ pub trait Backend {
     fn sums(&mut self) -> Result<Sums>;
     /// Clears the gradients of some parameters.
     fn clear_gradients(&mut self, of: &[Range<usize>]) -> Result<()>;
+    /// The other ranks of a data-parallel run, if there are any.
+    fn communicator(&self) -> Option<&dyn Communicator>;
     /// Which rank of a data-parallel run this is.
-    fn ranks(&self) -> Ranks;
+    fn ranks(&self) -> Ranks {
+        self.communicator().map_or(Ranks::ALONE, Communicator::ranks)
+    }
     /// Adds up the gradients, the sums of the losses and the counts over all ranks, in one collective operation.
     fn reduce(&mut self, counts: Counts) -> Result<()>;
     /// Whether `flag` is set on any rank: for decisions without an update. A collective operation. Waits for it.
-    fn any(&mut self, flag: bool) -> Result<bool>;
+    fn any(&mut self, flag: bool) -> Result<bool> {
+        let mut flags = [f64::from(flag)];
+        self.communicator().map_or(Ok(()), |communicator| communicator.sum(&mut [], &mut flags))?;
+        Ok(flags != [0.0])
+    }
     /// Decides from what was reduced whether the update is made, and what the gradient is multiplied with:
     /// [`optimizer::decide`].
     fn decide(&mut self, clip_norm: f64) -> Result<()>;
@@ -105,9 +113,9 @@ impl Tape {
         }
     }
 
-    /// That of one rank of a data-parallel run.
-    pub fn with_communicator(model: &Transformer, communicator: Rc<dyn Communicator>) -> Self {
-        Self { communicator: Some(communicator), ..Self::new(model) }
+    /// As one rank of a data-parallel run, if there are others.
+    pub fn with_communicator(self, communicator: Option<Rc<dyn Communicator>>) -> Self {
+        Self { communicator, ..self }
     }
 }
 
@@ -148,8 +156,8 @@ impl Backend for Tape {
         Ok(change_on_host(self.model.parameters().gradients(), clear)?)
     }
 
-    fn ranks(&self) -> Ranks {
-        self.communicator.as_ref().map_or(Ranks::ALONE, |communicator| communicator.ranks())
+    fn communicator(&self) -> Option<&dyn Communicator> {
+        self.communicator.as_deref()
     }
 
     fn reduce(&mut self, counts: Counts) -> Result<()> {
@@ -162,12 +170,6 @@ impl Backend for Tape {
         let [smoothed, nll, counts @ ..] = numbers;
         (self.sums, self.counts) = (Sums { smoothed, nll }, Counts::from_numbers(counts));
         Ok(())
-    }
-
-    fn any(&mut self, flag: bool) -> Result<bool> {
-        let mut flags = [f64::from(flag)];
-        self.communicator.as_ref().map_or(Ok(()), |communicator| communicator.sum(&mut [], &mut flags))?;
-        Ok(flags != [0.0])
     }
 
     fn decide(&mut self, clip_norm: f64) -> Result<()> {
@@ -205,73 +207,83 @@ impl Backend for Tape {
     }
 }
 
-impl Backend for gpu::Engine {
+/// The engine of a GPU.
+pub struct OnGpu {
+    engine: gpu::Engine,
+    /// The other ranks, if there are any.
+    communicator: Option<Rc<dyn Communicator>>,
+}
+
+impl OnGpu {
+    /// The backend of an engine; with a communicator, that of one rank of a data-parallel run.
+    pub fn new(engine: gpu::Engine, communicator: Option<Rc<dyn Communicator>>) -> Self {
+        Self { engine, communicator }
+    }
+}
+
+impl Backend for OnGpu {
     /// One running, one queued behind it: the device never waits for the host.
     fn depth(&self) -> usize {
         2
     }
 
     fn begin(&mut self) -> Result<()> {
-        gpu::Engine::begin(self)
+        self.engine.begin()
     }
 
     fn pass(&mut self, source: &Sequences, target: &Sequences, targets: &Targets, mode: &Mode) -> Result<()> {
         let _timer = counters::phase("queue a pass");
-        gpu::Engine::pass(self, source, target, targets, mode)
+        self.engine.pass(source, target, targets, mode)
     }
 
     fn sums(&mut self) -> Result<Sums> {
         let _timer = counters::phase("wait for the device");
-        gpu::Engine::sums(self)
+        self.engine.sums()
     }
 
     fn clear_gradients(&mut self, of: &[Range<usize>]) -> Result<()> {
-        gpu::Engine::clear_gradients(self, of)
+        self.engine.clear_gradients(of)
     }
 
-    fn ranks(&self) -> Ranks {
-        Ranks::ALONE
+    fn communicator(&self) -> Option<&dyn Communicator> {
+        self.communicator.as_deref()
     }
 
     fn reduce(&mut self, counts: Counts) -> Result<()> {
-        gpu::Engine::reduce(self, counts)
-    }
-
-    fn any(&mut self, flag: bool) -> Result<bool> {
-        Ok(flag)
+        self.engine.reduce(counts, self.communicator.as_deref())
     }
 
     fn decide(&mut self, clip_norm: f64) -> Result<()> {
-        gpu::Engine::decide(self, clip_norm)
+        self.engine.decide(clip_norm)
     }
 
     fn is_finite(&mut self, tensors: &[&Tensor]) -> Result<bool> {
-        gpu::Engine::is_finite(self, tensors)
+        self.engine.is_finite(tensors)
     }
 
     fn adam(&mut self, moments: [&Tensor; 2], step: &AdamStep, decayed: &[Range<usize>]) -> Result<()> {
-        gpu::Engine::adam(self, moments, step, decayed)
+        self.engine.adam(moments, step, decayed)
     }
 
     fn average(&mut self, average: &Tensor, decay: f64) -> Result<()> {
-        gpu::Engine::average(self, average, decay)
+        self.engine.average(average, decay)
     }
 
     fn outcome(&mut self) -> Result<Outcome> {
         let _timer = counters::phase("wait for the device");
-        gpu::Engine::outcome(self)
+        self.engine.outcome()
     }
 
     fn forget(&mut self) -> Result<()> {
-        gpu::Engine::forget(self)
+        self.engine.forget()
     }
 
     fn release_memory(&mut self) {
-        gpu::Engine::release_memory(self);
+        self.engine.release_memory();
     }
 
     fn ceilings(&mut self) -> Result<Option<Ceilings>> {
-        let [f32, bf16, memory] = gpu::ceilings::measure(self)?;
+        let [f32, bf16, memory] = gpu::ceilings::measure(&mut self.engine)?;
         Ok(Some(Ceilings { f32, bf16, memory }))
     }
 }

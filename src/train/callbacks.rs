@@ -140,8 +140,8 @@ pub trait Callbacks {
     fn differ(&self, a: &[u32], b: &[u32]) -> bool;
     /// Begins to write a checkpoint; it is the best one if the state says so. It may be written while training goes on.
     fn save(&mut self, optimizer: &Optimizer, state: &TrainState) -> Result<()>;
-    /// Fails where a checkpoint could not be written.
-    fn check(&mut self) -> Result<()>;
+    /// Called before each update, when so many have been made. Fails where a checkpoint could not be written.
+    fn check(&mut self, update: u64) -> Result<()>;
     /// Waits until the last checkpoint is written.
     fn wait_until_saved(&mut self) -> Result<()>;
     /// Brings back the model and the optimizer of the last sound checkpoint, and returns its state; `None` where there

@@ -13,6 +13,7 @@ use crate::console::{Counted, info, message, progress_bar};
 use crate::error::{Error, Result};
 use crate::explanation::Explanation;
 use crate::file::{self, Folder, Staged};
+use crate::notice::Notice;
 
 /// The log in a run directory.
 pub const LOG_FILE: &str = "log.jsonl";
@@ -47,20 +48,26 @@ pub struct Samples<'a> {
 
 /// The log of a run.
 pub struct Log {
-    file: File,
+    /// None for a rank beside rank 0, whose log nobody reads.
+    target: Option<Target>,
     /// Entries that could not be written yet.
     pending: Vec<u8>,
     /// Whether a warning has said so.
     is_failing: bool,
-    path: PathBuf,
-    /// The run directory; another may come to lie at its path.
-    directory: Folder,
     bar: Option<ProgressBar>,
     /// The last update, if it is known.
     total: Option<u64>,
     /// When this session began, and after which update.
     began: (Instant, u64),
     watchers: Vec<Watched>,
+}
+
+/// Where the log is written.
+struct Target {
+    file: File,
+    path: PathBuf,
+    /// The run directory; another may come to lie at its path.
+    directory: Folder,
 }
 
 /// A watcher, and whether it has failed. A failed one gets all entries again at the next validation.
@@ -124,11 +131,9 @@ impl Log {
         let first = resumed_at.map_or(0, |progress| progress.step);
         let bar = Some(bar(total, first)).filter(|bar| !bar.is_hidden());
         Ok(Self {
-            file,
+            target: Some(Target { file, path, directory }),
             pending: Vec::new(),
             is_failing: false,
-            path,
-            directory,
             bar,
             total,
             began: (Instant::now(), first),
@@ -136,22 +141,42 @@ impl Log {
         })
     }
 
+    /// A log that writes and shows nothing but damage.
+    pub fn silent() -> Self {
+        let began = (Instant::now(), 0);
+        Self {
+            target: None,
+            pending: Vec::new(),
+            is_failing: false,
+            bar: None,
+            total: None,
+            began,
+            watchers: Vec::new(),
+        }
+    }
+
     /// Drops what came after `progress`: it will be done again.
     pub fn rewind(&mut self, progress: Progress) -> Result<()> {
         self.complete()?;
-        let continuation = Continuation::prepare(file::folder_of(&self.path), Some(progress))?;
-        (self.file, self.directory) = continuation.persist(&self.path, &mut self.watchers)?;
+        let Some(target) = &mut self.target else { return Ok(()) };
+        let continuation = Continuation::prepare(file::folder_of(&target.path), Some(progress))?;
+        (target.file, target.directory) = continuation.persist(&target.path, &mut self.watchers)?;
         Ok(())
     }
 
     /// Appends one entry. If it cannot be written, it waits for the next one, or for [`Log::complete`]: training does
     /// not end for it.
     pub fn entry(&mut self, entry: &Value) {
+        if self.target.is_none() {
+            return;
+        }
         self.pending.extend_from_slice(format!("{entry}\n").as_bytes());
         match self.write() {
             Ok(()) if self.is_failing => {
                 self.is_failing = false;
-                self.damage(&format!("note: {} is written again, and is complete", self.path.display()));
+                if let Some(Target { path, .. }) = &self.target {
+                    self.damage(&format!("note: {} is written again, and is complete", path.display()));
+                }
             }
             Err(error) if !self.is_failing => {
                 self.is_failing = true;
@@ -186,52 +211,58 @@ impl Log {
         if self.pending.is_empty() {
             return Ok(());
         }
-        self.follow()?;
-        let before = self.file.metadata().map(|metadata| metadata.len());
-        let written = self.file.write_all(&self.pending).map_err(|e| Error::io("write the log", &self.path, e));
+        match self.follow()? {
+            Some(Notice::Damage(text)) => self.damage(&format!("warning: {text}")),
+            Some(notice) => self.line(&notice.to_string()),
+            None => {}
+        }
+        let Some(Target { file, path, .. }) = &mut self.target else { return Ok(()) };
+        let before = file.metadata().map(|metadata| metadata.len());
+        let written = file.write_all(&self.pending).map_err(|e| Error::io("write the log", path, e));
         match (&written, before) {
             (Ok(()), _) => self.pending.clear(),
             // Half a line would hide the next one.
-            (Err(_), Ok(length)) => drop(self.file.set_len(length)),
+            (Err(_), Ok(length)) => drop(file.set_len(length)),
             (Err(_), Err(_)) => {}
         }
         written
     }
 
     /// If the log is not in the run directory any more, goes on with the file that is there or, if there is none,
-    /// writes it there again.
-    fn follow(&mut self) -> Result<()> {
+    /// writes it there again. Returns what to tell of it.
+    fn follow(&mut self) -> Result<Option<Notice>> {
+        let Some(Target { file, path, directory }) = &mut self.target else { return Ok(None) };
         // Where the run has gone, or another has come in its place, the next save tells of it; until then its log is
         // the open file.
-        if self.directory.holds(&self.file, LOG_FILE) || !self.directory.is_in_place() {
-            return Ok(());
+        if directory.holds(file, LOG_FILE) || !directory.is_in_place() {
+            return Ok(None);
         }
-        match std::fs::symlink_metadata(&self.path) {
+        match std::fs::symlink_metadata(&*path) {
             // It might have no end, or nobody who reads it.
             Ok(metadata) if !metadata.is_file() => {
                 let error = std::io::Error::other("not a regular file");
-                return Err(Error::io("write the log", &self.path, error));
+                Err(Error::io("write the log", path, error))
             }
             Ok(_) => {
-                self.file = self.directory.append(LOG_FILE).map_err(|e| Error::io("write the log", &self.path, e))?;
-                let ends = ends_a_line(&mut self.file).map_err(|e| Error::io("read the log", &self.path, e))?;
+                *file = directory.append(LOG_FILE).map_err(|e| Error::io("write the log", &*path, e))?;
+                let ends = ends_a_line(file).map_err(|e| Error::io("read the log", &*path, e))?;
                 if !ends {
                     // Otherwise the next entry would be lost with what is there.
-                    writeln!(self.file).map_err(|e| Error::io("write the log", &self.path, e))?;
+                    writeln!(file).map_err(|e| Error::io("write the log", &*path, e))?;
                 }
-                self.line(&format!("note: {} was replaced: going on with the file that is there", self.path.display()));
+                let text = format!("{} was replaced: going on with the file that is there", path.display());
+                Ok(Some(Notice::Note(text)))
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let mut lines = Vec::new();
-                let read = self.file.rewind().and_then(|()| self.file.read_to_end(&mut lines));
-                read.map_err(|e| Error::io("read the log", &self.path, e))?;
-                self.file = replace(&self.directory, &lines)?;
-                self.damage(&format!("warning: {} was gone, and has been written again", self.path.display()));
+                let read = file.rewind().and_then(|()| file.read_to_end(&mut lines));
+                read.map_err(|e| Error::io("read the log", &*path, e))?;
+                *file = replace(directory, &lines)?;
+                Ok(Some(Notice::Damage(format!("{} was gone, and has been written again", path.display()))))
             }
             // It may be there again when the next entry comes.
-            Err(_) => {}
+            Err(_) => Ok(None),
         }
-        Ok(())
     }
 
     /// Shows sample translations to the watchers; their explanations are in no entry.
@@ -243,15 +274,19 @@ impl Log {
 
     /// Tells watchers that have failed everything again.
     fn begin_again(&mut self) {
+        let Some(target) = &self.target else { return };
         for watched in self.watchers.iter_mut().filter(|watched| watched.has_failed) {
             // A warning has said that it failed.
-            let entries = entries(&self.path).ok();
+            let entries = entries(&target.path).ok();
             watched.has_failed = entries.is_none_or(|entries| watched.watcher.begin(&entries).is_err());
         }
     }
 
     /// Shows one line to the user, above the progress bar, unless the program is to be quiet.
     pub fn line(&self, text: &str) {
+        if self.target.is_none() {
+            return;
+        }
         match &self.bar {
             // With line breaks: the bar pads lines to the width of the terminal instead.
             Some(bar) => bar.suspend(|| info(text)),

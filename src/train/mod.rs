@@ -15,7 +15,6 @@
 pub mod backend;
 pub mod best;
 pub mod callbacks;
-pub mod communicator;
 mod config;
 pub mod evaluate;
 pub mod health;
@@ -88,6 +87,8 @@ pub struct Session {
     saved_at: Option<u64>,
     /// Whether it has been said that most translations are the same.
     repeated_told: bool,
+    /// Whether a slow rank has been named.
+    slow_told: bool,
     /// What fits into the device's memory in training, …
     limit: Limit,
     /// … and in validation.
@@ -210,7 +211,7 @@ impl Trainer<'_> {
             }
         }
         let end = loop {
-            callbacks.check()?;
+            callbacks.check(self.state.step)?;
             if self.pipeline.is_empty()
                 && let Some(end) = self.state.end(self.config, self.valid)
             {

@@ -32,6 +32,8 @@ use crate::train::TrainConfig;
 struct Drawn {
     /// Those of this rank.
     batches: Vec<MicroBatch>,
+    /// The pairs of all ranks.
+    pairs: Vec<usize>,
     position: SamplerPosition,
     /// The epoch that they end in.
     epoch: u64,
@@ -87,9 +89,9 @@ impl Update {
         self.queued.drawn.epoch
     }
 
-    /// This rank's pairs.
-    pub(super) fn pairs(&self) -> Vec<usize> {
-        self.queued.drawn.parts().flat_map(|batch| batch.pairs.iter().copied()).collect()
+    /// The pairs of all ranks.
+    pub(super) fn pairs(&self) -> &[usize] {
+        &self.queued.drawn.pairs
     }
 }
 
@@ -187,6 +189,7 @@ impl Trainer<'_> {
             let Prepared { item: parts, position } = prepared?;
             (drawn.position, is_end) = (position, false);
             drawn.epoch = parts.last().map_or(drawn.epoch, |batch| batch.epoch);
+            drawn.pairs.extend(parts.iter().flat_map(|batch| &batch.pairs));
             if ranks.takes(number) {
                 drawn.batches.push(MicroBatch { number, parts });
             }

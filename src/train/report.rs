@@ -9,12 +9,16 @@ use super::log::Samples;
 use super::pipeline::Update;
 use super::state::Window;
 use super::{Clock, Trainer};
+use crate::escape::in_one_line;
+use crate::ranks::{Communicator, Idle};
 use crate::train::ValidConfig;
 
 /// Lines that a message names; the log names all.
 const NAMED: usize = 8;
 /// Letters of a translation in a message.
 const SHOWN: usize = 60;
+/// Others wait so much longer than the slowest rank before that is worth a note, as a share of the time.
+const SLOW: f64 = 0.2;
 /// Updates after which a model that translates most sentences alike may be stuck; before, it is usual.
 const USUALLY_ALIKE: u64 = 1000;
 
@@ -47,7 +51,7 @@ impl Trainer<'_> {
         // A checkpoint of this step, if there is one, does not know of the skip.
         self.session.saved_at = None;
         let (step, skipped) = (self.state.step + 1, self.state.health.skipped);
-        let (loss, norm, lines) = (update.loss(), update.outcome.gradient_norm, callbacks.lines(&update.pairs()));
+        let (loss, norm, lines) = (update.loss(), update.outcome.gradient_norm, callbacks.lines(update.pairs()));
         self.log.line(&format!(
             "warning: update {step} skipped: its loss is {loss} and the gradient's norm {norm}; it was computed from \
              {}",
@@ -63,11 +67,10 @@ impl Trainer<'_> {
     /// Progress after every update, and a line of the log every `log_every`.
     pub(super) fn report(&mut self, update: &Update, callbacks: &dyn Callbacks) {
         let step = self.state.step;
-        let pairs = update.pairs();
         let counts = update.outcome.counts;
         let observed = Observed { loss: update.loss(), tokens: counts.tokens, pairs: counts.pairs };
         if let Some(usual) = self.state.health.observe(observed) {
-            let (loss, lines) = (update.loss(), callbacks.lines(&pairs));
+            let (loss, lines) = (update.loss(), callbacks.lines(update.pairs()));
             self.log.line(&format!(
                 "note: the loss of update {step} is {loss:.3}, where {usual:.3} is usual for sentences of this length; \
                  it was computed from {}",
@@ -86,22 +89,56 @@ impl Trainer<'_> {
         let tokens = window.tokens as f64;
         let (loss, perplexity) = (window.smoothed / tokens, (window.nll / tokens).exp());
         let rate = tokens / (self.state.seconds - window.since).max(1e-9);
+        let idle = if important {
+            self.backend.communicator().map(Communicator::idle).unwrap_or_default()
+        } else {
+            Vec::new()
+        };
+        let mean = idle.iter().map(|idle| idle.share).sum::<f64>() / idle.len().max(1) as f64;
+        let waiting = if idle.is_empty() {
+            String::new()
+        } else {
+            format!(" on {} ranks, idle {:.0} %", idle.len(), 100.0 * mean)
+        };
         let text = format!(
-            "epoch {} loss {loss:.3} ppl {perplexity:.2} lr {:.2e} {rate:.0} tok/s",
+            "epoch {} loss {loss:.3} ppl {perplexity:.2} lr {:.2e} {rate:.0} tok/s{waiting}",
             update.epoch() + 1,
             update.learning_rate()
         );
+        self.tell_of_slow_rank(&idle);
         self.log.progress(step, text, important);
         if important {
-            self.log.entry(&json!({
+            let mut entry = json!({
                 "event": "train", "update": step, "epoch": update.epoch() + 1, "loss": loss, "perplexity": perplexity,
                 "learning_rate": update.learning_rate(), "gradient_norm": update.outcome.gradient_norm,
                 "target_tokens": self.state.target_tokens, "tokens_per_second": rate,
                 "seconds": self.state.seconds, "saving_seconds": self.session.saving.as_secs_f64(),
                 "skipped": self.state.health.skipped,
                 "memory": crate::device::resident_memory(),
-            }));
+            });
+            if !idle.is_empty() {
+                entry["ranks"] = idle.len().into();
+                entry["idle"] = idle.iter().map(|idle| (1000.0 * idle.share).round() / 1000.0).collect();
+            }
+            self.log.entry(&entry);
             self.begin_window();
+        }
+    }
+
+    /// Names the rank for which the others wait, once.
+    fn tell_of_slow_rank(&mut self, idle: &[Idle]) {
+        let by_share = |a: &(usize, &Idle), b: &(usize, &Idle)| a.1.share.total_cmp(&b.1.share);
+        let Some((rank, slow)) = idle.iter().enumerate().min_by(by_share) else { return };
+        let others: Vec<f64> =
+            idle.iter().enumerate().filter(|(other, _)| *other != rank).map(|(_, it)| it.share).collect();
+        let least = others.iter().copied().fold(1.0, f64::min);
+        if least - slow.share > SLOW && !self.session.slow_told {
+            self.session.slow_told = true;
+            self.log.line(&format!(
+                "note: the other ranks wait for rank {rank} on {}, which is slower, for {:.0} % of the time",
+                in_one_line(&slow.host),
+                100.0 * (least - slow.share)
+            ));
         }
     }
 

@@ -32,7 +32,7 @@ use mt::ops::sublayer::NormPlacement;
 use mt::ops::{Implementation, Mode};
 use mt::rng::Stream;
 use mt::train::OptimizerConfig;
-use mt::train::backend::{Backend, Tape};
+use mt::train::backend::{Backend, OnGpu, Tape};
 use mt::train::optimizer::Optimizer;
 
 /// Not a multiple of eight, like the vocabularies of small corpora.
@@ -188,7 +188,7 @@ fn the_optimizer_moves_parameters_alike() {
     let run = |on_device: bool| {
         let (model, mut backend): (_, Box<dyn Backend>) = if on_device {
             let (model, engine) = engine(&small_model(), DType::F32);
-            (model, Box::new(engine))
+            (model, Box::new(OnGpu::new(engine, None)))
         } else {
             let model = model(&small_model(), &Device::Cpu);
             (model.clone(), Box::new(Tape::new(&model)))
@@ -231,7 +231,7 @@ fn the_optimizer_moves_parameters_alike() {
 fn update_and_translate(queue: Emulator, config: &ModelConfig, compute: DType) -> Result<()> {
     let queue: Arc<dyn Queue> = Arc::new(queue);
     let model = model(config, &Device::Cpu);
-    let mut engine = Engine::new(&model, queue.clone(), compute)?;
+    let mut engine = OnGpu::new(Engine::new(&model, queue.clone(), compute)?, None);
     let decay = OptimizerConfig::Adam { betas: [0.9, 0.98], eps: 1e-9, weight_decay: 0.1 };
     let mut optimizer = Optimizer::new(&decay, model.parameters(), 0.9)?;
     let (source, target, targets) = batch();
@@ -301,14 +301,15 @@ fn threads_of_no_kernel_race() {
 #[test]
 fn updates_behind_one_that_is_not_finite_wait() {
     let run = |poisoned: &[usize]| {
-        let (model, mut engine) = engine(&small_model(), DType::F32);
+        let (model, engine) = engine(&small_model(), DType::F32);
+        let mut engine = OnGpu::new(engine, None);
         let mut optimizer = Optimizer::new(&OptimizerConfig::default(), model.parameters(), 0.9).unwrap();
         let count = model.parameters().values().elem_count();
         let state = |optimizer: &Optimizer| -> Vec<Vec<f32>> {
             let tensors = optimizer.tensors().into_iter().map(|(_, tensor)| tensor);
             tensors.chain([model.parameters().values()]).map(|tensor| tensor.to_vec1().unwrap()).collect()
         };
-        let queue = |engine: &mut Engine, optimizer: &mut Optimizer, number: usize| {
+        let queue = |engine: &mut OnGpu, optimizer: &mut Optimizer, number: usize| {
             let mut gradients: Vec<f32> = (0..count).map(|i| ((i * number) as f32).sin()).collect();
             if poisoned.contains(&number) {
                 gradients[count / 2] = f32::NAN;
@@ -332,7 +333,7 @@ fn updates_behind_one_that_is_not_finite_wait() {
             engine.forget().unwrap();
         }
         queue(&mut engine, &mut optimizer, 3);
-        let outcome = |engine: &mut Engine| engine.outcome().unwrap().is_made;
+        let outcome = |engine: &mut OnGpu| engine.outcome().unwrap().is_made;
         while is_made.iter().filter(|&&made| made).count() < 2 {
             is_made.push(outcome(&mut engine));
         }
@@ -346,7 +347,8 @@ fn updates_behind_one_that_is_not_finite_wait() {
 /// A single number that is not finite is noticed, wherever it is.
 #[test]
 fn numbers_that_are_not_finite_are_seen() {
-    let (model, mut engine) = engine(&small_model(), DType::F32);
+    let (model, engine) = engine(&small_model(), DType::F32);
+    let mut engine = OnGpu::new(engine, None);
     let optimizer = Optimizer::new(&OptimizerConfig::default(), model.parameters(), 0.9).unwrap();
     assert!(optimizer.is_finite(&mut engine).unwrap());
     let device = model.parameters().device();

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use mt::error::{Error, Result};
+use mt::ranks::{Communicator, Ranks};
 use mt::train::backend::Tape;
-use mt::train::communicator::{Communicator, Ranks};
 use mt::train::{StopReason, TrainConfig};
 
 use crate::toy::{Left, Trouble, config, count, run_with, untrained};
@@ -16,14 +16,22 @@ use crate::toy::{Left, Trouble, config, count, run_with, untrained};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a rank adds to a collective operation.
-type Share = (Vec<f32>, Vec<f64>);
+#[derive(Clone, Default)]
+struct Share {
+    floats: Vec<f32>,
+    numbers: Vec<f64>,
+    bytes: Vec<u8>,
+}
+
+/// What an operation makes of all shares.
+type Combined = Vec<Share>;
 
 /// What all ranks see of a collective operation.
 #[derive(Default)]
 struct Meeting {
     shares: Vec<Option<Share>>,
-    /// The sum, once all shares are there.
-    sum: Option<Share>,
+    /// What was made of them, once all are there.
+    made: Option<Combined>,
     /// How many ranks have taken it.
     taken: usize,
 }
@@ -50,42 +58,66 @@ impl Thread {
     }
 }
 
+impl Thread {
+    /// Gives this rank's share, and returns what `combine` makes of all of them.
+    fn meet(&self, share: Share, combine: impl FnOnce(Vec<Share>) -> Combined) -> Result<Combined> {
+        let Ranks { rank, count } = self.ranks;
+        // What the operation before has made is there until all ranks have it.
+        self.when(
+            |meeting| meeting.made.is_none(),
+            |meeting| {
+                meeting.shares.resize(count, None);
+                meeting.shares[rank] = Some(share);
+                if meeting.shares.iter().all(Option::is_some) {
+                    meeting.made = Some(combine(meeting.shares.drain(..).flatten().collect()));
+                }
+            },
+        )?;
+        self.when(
+            |meeting| meeting.made.is_some(),
+            |meeting| {
+                let made = meeting.made.clone().expect("it is ready");
+                meeting.taken += 1;
+                if meeting.taken == count {
+                    (meeting.made, meeting.taken) = (None, 0);
+                }
+                made
+            },
+        )
+    }
+}
+
 impl Communicator for Thread {
     fn ranks(&self) -> Ranks {
         self.ranks
     }
 
     fn sum(&self, gradients: &mut [f32], numbers: &mut [f64]) -> Result<()> {
-        let Ranks { rank, count } = self.ranks;
-        // The sum of the operation before is there until all ranks have it.
-        self.when(
-            |meeting| meeting.sum.is_none(),
-            |meeting| {
-                meeting.shares.resize(count, None);
-                meeting.shares[rank] = Some((gradients.to_vec(), numbers.to_vec()));
-                if meeting.shares.iter().all(Option::is_some) {
-                    let shares = meeting.shares.drain(..).flatten();
-                    meeting.sum = shares.reduce(|mut sum, share| {
-                        assert_eq!((sum.0.len(), sum.1.len()), (share.0.len(), share.1.len()), "ranks out of step");
-                        sum.0.iter_mut().zip(share.0).for_each(|(sum, x)| *sum += x);
-                        sum.1.iter_mut().zip(share.1).for_each(|(sum, x)| *sum += x);
-                        sum
-                    });
-                }
-            },
-        )?;
-        self.when(
-            |meeting| meeting.sum.is_some(),
-            |meeting| {
-                let (sum, sums) = meeting.sum.as_ref().expect("it is ready");
-                gradients.copy_from_slice(sum);
-                numbers.copy_from_slice(sums);
-                meeting.taken += 1;
-                if meeting.taken == count {
-                    (meeting.sum, meeting.taken) = (None, 0);
-                }
-            },
-        )
+        let share = Share { floats: gradients.to_vec(), numbers: numbers.to_vec(), bytes: Vec::new() };
+        let made = self.meet(share, |shares| {
+            let sum = shares.into_iter().reduce(|mut sum, share| {
+                let lengths = |share: &Share| (share.floats.len(), share.numbers.len());
+                assert_eq!(lengths(&sum), lengths(&share), "ranks out of step");
+                sum.floats.iter_mut().zip(share.floats).for_each(|(sum, x)| *sum += x);
+                sum.numbers.iter_mut().zip(share.numbers).for_each(|(sum, x)| *sum += x);
+                sum
+            });
+            vec![sum.expect("there is a rank")]
+        })?;
+        gradients.copy_from_slice(&made[0].floats);
+        numbers.copy_from_slice(&made[0].numbers);
+        Ok(())
+    }
+
+    fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let all = self.meet(Share { bytes: bytes.to_vec(), ..Share::default() }, |shares| shares)?;
+        Ok(all.into_iter().map(|share| share.bytes).collect())
+    }
+
+    fn broadcast(&self, values: &mut [f32]) -> Result<()> {
+        let all = self.meet(Share { floats: values.to_vec(), ..Share::default() }, |shares| shares)?;
+        values.copy_from_slice(&all[0].floats);
+        Ok(())
     }
 }
 
@@ -103,7 +135,7 @@ fn run(
     let run = |rank: usize| {
         let model = untrained(dropout);
         let thread = Thread { ranks: Ranks { rank, count }, meeting: meeting.clone() };
-        let tape = Tape::with_communicator(&model, Rc::new(thread));
+        let tape = Tape::new(&model).with_communicator(Some(Rc::new(thread)));
         let (left, _) = run_with(&model, tape, depth, config, trouble(rank));
         (left, model.parameters().gradients().to_vec1().unwrap())
     };

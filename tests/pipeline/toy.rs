@@ -15,10 +15,10 @@ use mt::model::{ModelConfig, Sequences, Transformer, Vocabulary};
 use mt::ops::Mode;
 use mt::ops::loss::{Sums, Targets};
 use mt::ops::optimizer::{AdamStep, Counts, Outcome};
+use mt::ranks::Communicator;
 use mt::rng::Stream;
 use mt::train::backend::{Backend, Ceilings, Tape};
 use mt::train::callbacks::{Batches, Lines};
-use mt::train::communicator::Ranks;
 use mt::train::evaluate::Evaluator;
 use mt::train::log::Log;
 use mt::train::optimizer::Optimizer;
@@ -79,16 +79,12 @@ impl Backend for Late {
         self.tape.clear_gradients(of)
     }
 
-    fn ranks(&self) -> Ranks {
-        self.tape.ranks()
+    fn communicator(&self) -> Option<&dyn Communicator> {
+        self.tape.communicator()
     }
 
     fn reduce(&mut self, counts: Counts) -> Result<()> {
         self.tape.reduce(counts)
-    }
-
-    fn any(&mut self, flag: bool) -> Result<bool> {
-        self.tape.any(flag)
     }
 
     fn decide(&mut self, clip_norm: f64) -> Result<()> {
@@ -179,7 +175,7 @@ impl Callbacks for Surroundings {
         Ok(())
     }
 
-    fn check(&mut self) -> Result<()> {
+    fn check(&mut self, _: u64) -> Result<()> {
         Ok(())
     }
 

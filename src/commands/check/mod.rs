@@ -53,7 +53,7 @@ pub(super) fn run(args: &RunArgs, common: &Common) -> Result<()> {
             return Err(error);
         }
     };
-    training.request.set_threads(&training.config)?;
+    training.request.set_threads(&training.config, 1)?;
     let mut report = Report::default();
     report.keep(directory::refuse_unusable(&training.run, &training.config, true));
     let texts = training.check_text(&mut report);

@@ -195,7 +195,7 @@ fn duration(seconds: f64) -> String {
 /// Target tokens per second in forward and backward passes over the largest batch.
 fn speed(model: &Transformer, data: &TrainingData, config: &Config) -> Result<f64> {
     let batch = batches::largest_batch(data, config.train.batch_tokens);
-    let (mut backend, mut limit) = (backend::open(model)?, Limit::default());
+    let (mut backend, mut limit) = (backend::open(model, None)?, Limit::default());
     let tokens = batch.target_tokens as f64;
     let of_targets = (data.tokenizers.target.pad_id(), config.train.label_smoothing);
     let mut parts = vec![MicroBatch::only(vec![batch])];

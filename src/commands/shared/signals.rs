@@ -45,10 +45,11 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Starts listening. Prints `first` at the first signal, and `second` at one that ends the process. A SIGHUP that
+    /// Starts listening. Prints the first text at the first signal, and the second at one that ends the process. A SIGHUP that
     /// is ignored, as under `nohup`, stays ignored. A SIGINT that is ignored, as in the background of a script, is
     /// handled: nobody sends it by accident.
-    pub(crate) fn register([first_says, second_says]: [&'static str; 2]) -> Result<Self> {
+    pub(crate) fn register(texts: Option<[&'static str; 2]>) -> Result<Self> {
+        let say = move |number: usize| texts.iter().for_each(|texts| message(texts[number]));
         let failed = |error: std::io::Error| Error::failure(format!("cannot listen for signals: {error}"));
         if let Some(ends) = ENDS.get() {
             ends.store(false, Ordering::Relaxed);
@@ -66,13 +67,13 @@ impl Signals {
             for signal in signals.forever() {
                 match since {
                     None if ends.load(Ordering::Relaxed) => {
-                        message(second_says);
+                        say(1);
                         end_by(signal);
                     }
                     None => {
                         since = Some((signal, Instant::now()));
                         shared.store(signal, Ordering::Relaxed);
-                        message(first_says);
+                        say(0);
                     }
                     Some((_, since)) if is_announcement(signal) || since.elapsed() < SAME_WISH => {}
                     // The signal that was announced: a clean stop is already under way.
@@ -81,7 +82,7 @@ impl Signals {
                         shared.store(signal, Ordering::Relaxed);
                     }
                     Some(_) => {
-                        message(second_says);
+                        say(1);
                         end_by(signal);
                     }
                 }

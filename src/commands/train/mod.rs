@@ -3,6 +3,7 @@
 mod dry_run;
 
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -13,13 +14,17 @@ use crate::commands::shared::arguments;
 use crate::commands::shared::output::{print, print_json};
 use crate::commands::shared::signals::Signals;
 use crate::config::Config;
-use crate::console::{note, pairs_bar, tell};
+use crate::console::{message, messages, note, pairs_bar, tell};
 use crate::error::{Error, Result};
 use crate::escape::shell_word;
-use crate::run::directory;
+use crate::notice::Notice;
+use crate::ranks::group::Group;
+use crate::ranks::launch::Launch;
+use crate::ranks::watch::Failure;
 use crate::run::ended::Ended;
 use crate::run::request::RunRequest;
 use crate::run::stages::{Outcome, Resolved, Step, Surroundings, UPDATES_REACHED};
+use crate::run::{directory, follower};
 use crate::train::{StopReason, Validation};
 
 /// Messages at the first signal, and at a second one.
@@ -44,18 +49,67 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
         force: args.force,
         ..arguments::run(&args.run, common)
     };
-    let resolved = Resolved::new(request, &tell)?;
+    let Some(launch) = Launch::find()? else { return train(request, None, args, common) };
+    let other_ranks = launch.ranks.rank > 0;
+    if args.dry_run {
+        return if other_ranks { Ok(()) } else { train(request, None, args, common) };
+    }
+    // Whatever the main thread waits for, the other ranks are not kept waiting.
+    let end = |failure: &Failure| -> ! {
+        messages(format_args!("error: {}", failure.error()));
+        std::process::exit(1)
+    };
+    let group = Rc::new(Group::join(&launch, Box::new(tell), Box::new(move |failure| end(failure)))?);
+    let done = if other_ranks { follow(request, &group) } else { train(request, Some(&group), args, common) };
+    if let (Err(error), false) = (&done, group.is_done()) {
+        group.watch().fail(error);
+    }
+    done
+}
+
+/// Trains as a rank beside rank 0, which alone reports.
+fn follow(request: RunRequest, group: &Rc<Group>) -> Result<()> {
+    let rank = group.ranks().rank;
+    let tell = move |notice: Notice| match notice {
+        // Rank 0 has said the rest, too.
+        Notice::Damage(text) => message(format_args!("rank {rank}: warning: {text}")),
+        Notice::Info(_) | Notice::Note(_) | Notice::Warning(_) => {}
+    };
+    let resolved = Resolved::new(request, Some(group), &tell)?;
+    let signals = Signals::register(None)?;
+    let surroundings =
+        Surroundings { tell: Arc::new(tell), stop: &signals, meter: &|_| Box::new(|_| ()), group: Some(group.clone()) };
+    let end = follower::follow(resolved, &surroundings, group)?;
+    group.finish()?;
+    match end {
+        Some(end @ (StopReason::Interrupted | StopReason::Terminated)) => {
+            Err(Error::stopped(end == StopReason::Terminated, "stopped by a signal"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn train(request: RunRequest, group: Option<&Rc<Group>>, args: &TrainArgs, common: &Common) -> Result<()> {
+    let resolved = Resolved::new(request, group.map(|group| &**group), &tell)?;
     if args.dry_run {
         let Resolved { request, config, texts, device, run } = resolved;
         let old = directory::continued(&run, &request, &config, &tell)?.map(|continued| continued.config);
         let saved = old.map(|old| directory::tokenizers(&run).map(|tokenizers| (old, tokenizers))).transpose()?;
         return dry_run::print(&run, &config, &texts, saved, args, &device, common);
     }
-    let signals = Signals::register(ON_SIGNALS)?;
-    let surroundings = Surroundings { tell: Arc::new(tell), stop: &signals, meter: &pairs_bar };
+    let signals = Signals::register(Some(ON_SIGNALS))?;
+    let surroundings = Surroundings { tell: Arc::new(tell), stop: &signals, meter: &pairs_bar, group: group.cloned() };
+    let finish = || group.map_or(Ok(()), |group| group.finish());
     match resolved.open(surroundings)?.prepare()? {
-        Step::Over { ended, run, config } => report_over(ended, &run, &config, args, common),
-        Step::Trains(prepared) => report(prepared.ready()?.begin()?.train(args.profile)?, args, common),
+        Step::Over { ended, run, config } => {
+            finish()?;
+            report_over(ended, &run, &config, args, common)
+        }
+        Step::Trains(prepared) => {
+            let outcome = prepared.ready()?.begin()?.train(args.profile)?;
+            finish()?;
+            report(outcome, args, common)
+        }
     }
 }
 

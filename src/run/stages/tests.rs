@@ -68,11 +68,11 @@ impl Bench {
     fn surroundings<'a>(&self, stop: &'a dyn Stop) -> Surroundings<'a> {
         let told = self.told.clone();
         let tell = Arc::new(move |notice| told.lock().unwrap().push(notice));
-        Surroundings { tell, stop, meter: &|_| Box::new(|_| ()) }
+        Surroundings { tell, stop, meter: &|_| Box::new(|_| ()), group: None }
     }
 
     fn opened(&self, request: RunRequest) -> Result<Opened<'static>> {
-        Resolved::new(request, &|_| ())?.open(self.surroundings(&super::super::Never))
+        Resolved::new(request, None, &|_| ())?.open(self.surroundings(&super::super::Never))
     }
 
     fn prepared(&self, request: RunRequest) -> Result<Box<Prepared<'static>>> {
@@ -141,9 +141,9 @@ fn a_stage_that_fails_leaves_the_run_as_it_was() {
     let before = bench.files();
     let is_as_before = |what: &str| assert!(bench.files() == before, "{what}");
     // While the request is resolved.
-    says(Resolved::new(bench.request(&["model.heads=3"]), &|_| ()).map(drop), "heads");
-    says(Resolved::new(bench.request(&["data.train=[{source=\"no\",target=\"no\"}]"]), &|_| ()).map(drop), "no");
-    says(Resolved::new(bench.request(&["runtime.device=\"tpu\""]), &|_| ()).map(drop), "tpu");
+    says(Resolved::new(bench.request(&["model.heads=3"]), None, &|_| ()).map(drop), "heads");
+    says(Resolved::new(bench.request(&["data.train=[{source=\"no\",target=\"no\"}]"]), None, &|_| ()).map(drop), "no");
+    says(Resolved::new(bench.request(&["runtime.device=\"tpu\""]), None, &|_| ()).map(drop), "tpu");
     is_as_before("resolving");
     // While the run is opened: it exists, it may not be continued with other parameters, or is another's.
     says(bench.opened(RunRequest { resume: false, ..bench.request(&[]) }).map(drop), "already exists");
@@ -200,7 +200,7 @@ fn a_run_can_be_stopped_at_any_time() {
     for times in 1..20 {
         let stop = After(Cell::new(times));
         let trained = (|| {
-            let opened = Resolved::new(bench.request(&["train.max_updates=10000"]), &|_| ())?;
+            let opened = Resolved::new(bench.request(&["train.max_updates=10000"]), None, &|_| ())?;
             match opened.open(bench.surroundings(&stop))?.prepare()? {
                 Step::Trains(prepared) => prepared.ready()?.begin()?.train(false),
                 Step::Over { .. } => panic!("the run is over"),
