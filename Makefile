@@ -9,7 +9,7 @@ FEATURES ?=
 WITH = $(if $(FEATURES),--features $(FEATURES))
 
 .DEFAULT_GOAL := help
-.PHONY: help build man demo test test-long test-sacrebleu test-interop test-report fuzz bench bench-train bench-decode bench-eval lint deny wheel test-wheel dist book sanitize cuda gpu-test gpu-bench metal-check
+.PHONY: help build man demo test test-long test-mpi-long test-sacrebleu test-interop test-report fuzz bench bench-train bench-decode bench-eval lint deny wheel test-wheel dist book sanitize cuda gpu-test gpu-bench metal-check
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ test: ## Run all tests
 # Tests that take too long for `make test`; $MT_TEST_DATA is as there.
 test-long: ## Run the tests that take long: two hundred kills, fused training against f64, races of kernels
 	$(CARGO) test --release --locked $(WITH) $(ARGS) -- --ignored --nocapture
+
+test-mpi-long: ## Run the long tests of training on several ranks (Debian: libopenmpi-dev openmpi-bin libclang-dev)
+	$(CARGO) test --release --locked --features mpi --test mpi $(ARGS) -- --ignored --nocapture
 
 test-sacrebleu: build ## Compare metrics and event files with the real sacrebleu and TensorBoard (from PyPI)
 	scripts/sacrebleu-python.sh tests/tensorboard/read.py target/release/mt

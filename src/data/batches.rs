@@ -173,6 +173,30 @@ mod tests {
         batches(&data, &options, SamplerPosition::default()).unwrap().map(|item| item.unwrap().item).collect()
     }
 
+    /// Each rank has its own micro-batches, as one rank would have them, and knows the pairs of all.
+    #[test]
+    fn ranks_prepare_their_own_batches() {
+        let options = BatchOptions { accumulate: 3, dropout: 0.5, ..OPTIONS };
+        let all = parts(options);
+        for rank in 0..2 {
+            let own = parts(options.of(Ranks { rank, count: 2 }));
+            assert_eq!(own.len(), all.len());
+            for (number, (own, all)) in own.iter().zip(&all).enumerate() {
+                let pairs = |parts: &[Batch]| {
+                    let mut pairs: Vec<usize> = parts.iter().flat_map(|part| part.pairs.clone()).collect();
+                    pairs.sort_unstable();
+                    pairs
+                };
+                assert_eq!((pairs(own), own[0].epoch), (pairs(all), all[0].epoch));
+                if number % 3 % 2 == rank {
+                    assert_eq!(own, all);
+                } else {
+                    assert!(own.len() == 1 && own[0].batch_size == 0);
+                }
+            }
+        }
+    }
+
     /// With half of all merges undone, pairs grow, but no batch exceeds its bound, and every pair still occurs once per
     /// epoch.
     #[test]

@@ -218,8 +218,8 @@ impl Engine {
         of.iter().try_for_each(|range| self.queue.clear(self.gradients.plus(4 * range.start), 4 * range.len()))
     }
 
-    /// Adds the counts of this rank's share to the totals. Where there are other ranks, adds up the gradients and totals
-    /// of all, on the host: waits for the device and for them.
+    /// Adds the counts of this rank's share to the totals. Where there are other ranks, adds up the gradients and
+    /// totals of all, on the host: waits for the device and for them.
     pub fn reduce(&mut self, counts: Counts, others: Option<&dyn Communicator>) -> Result<()> {
         let at = self.totals.plus(std::mem::offset_of!(Totals, counts));
         self.queue.upload(bytes_of(&counts.to_numbers()), at)?;

@@ -236,8 +236,8 @@ impl Mpi {
         let count = i32::try_from(sent.len()).map_err(|_| Error::failure("too much to gather"))?;
         assert_eq!(all.len(), sent.len() * self.ranks.count);
         let of = || T::equivalent_datatype().as_raw();
-        // SAFETY: the pointers, count and type describe slices that the caller keeps until this is complete; if it never
-        // is, they are leaked.
+        // SAFETY: the pointers, count and type describe slices that the caller keeps until this is complete; if it
+        // never is, they are leaked.
         let (code, request) = unsafe {
             let mut request = ffi::RSMPI_REQUEST_NULL;
             let (from, to) = (sent.as_ptr().cast(), all.as_mut_ptr().cast());

@@ -5,10 +5,10 @@
 //! | operation | rank 0 | the others |
 //! |---|---|---|
 //! | compare | [`Resolved::open`] | [`follow`]: the configuration |
-//! | give | [`Opened::prepare`](super::stages::Opened::prepare): the tokenizers | wait, while rank 0 prepares the text |
+//! | give | [`prepare`](super::stages::Opened::prepare): the tokenizers | wait, while rank 0 prepares the text |
 //! | wait | for the others | prepare the text, the first rank of a machine before the others |
 //! | compare | the text | the text |
-//! | give | [`Prepared::ready`](super::stages::Prepared::ready): state and parameters | take them |
+//! | give | [`ready`](super::stages::Prepared::ready): state and parameters | take them |
 //! | compare | the parameters | the parameters |
 //! | wait | for the others | try the largest batch |
 

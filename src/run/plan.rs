@@ -121,3 +121,25 @@ impl Plan {
         memory.into_iter().chain(more).chain(endless)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_without_a_micro_batch_are_refused_and_idle_ones_are_named() {
+        let of = |accumulate, count| {
+            let train = TrainConfig { accumulate, batch_tokens: 1000, ..TrainConfig::default() };
+            refuse_idle_ranks(&train, Ranks { rank: 0, count })
+        };
+        assert_eq!(of(1, 1).unwrap(), None);
+        assert_eq!(of(8, 4).unwrap(), None);
+        let error = of(2, 3).unwrap_err().to_string();
+        assert!(error.contains("an update has 2 micro-batches, and there are 3 ranks"), "{error}");
+        assert!(error.contains("3 makes updates of 3,000 tokens, 6 makes updates of 6,000 tokens"), "{error}");
+        // Two turns of four ranks, of which the second has one micro-batch.
+        let warning = of(5, 4).unwrap().unwrap();
+        assert!(warning.contains("idle for 37 % of the time"), "{warning}");
+        assert!(warning.contains("4 makes updates of 4,000 tokens and 8 makes updates of 8,000 tokens"), "{warning}");
+    }
+}

@@ -45,9 +45,9 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Starts listening. Prints the first text at the first signal, and the second at one that ends the process. A SIGHUP that
-    /// is ignored, as under `nohup`, stays ignored. A SIGINT that is ignored, as in the background of a script, is
-    /// handled: nobody sends it by accident.
+    /// Starts listening. Prints the first text at the first signal, and the second at one that ends the process. A
+    /// SIGHUP that is ignored, as under `nohup`, stays ignored. A SIGINT that is ignored, as in the background of a
+    /// script, is handled: nobody sends it by accident.
     pub(crate) fn register(texts: Option<[&'static str; 2]>) -> Result<Self> {
         let say = move |number: usize| texts.iter().for_each(|texts| message(texts[number]));
         let failed = |error: std::io::Error| Error::failure(format!("cannot listen for signals: {error}"));

@@ -61,10 +61,16 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     };
     let group = Rc::new(Group::join(&launch, Box::new(tell), Box::new(move |failure| end(failure)))?);
     let done = if other_ranks { follow(request, &group) } else { train(request, Some(&group), args, common) };
-    if let (Err(error), false) = (&done, group.is_done()) {
-        group.watch().fail(error);
+    match done {
+        Err(error) if !group.is_done() => {
+            // Before the others hear of it: when one of them ends, the launcher ends this process.
+            let rank = if other_ranks { format!("rank {}: ", launch.ranks.rank) } else { String::new() };
+            messages(format_args!("error: {rank}{error}"));
+            group.watch().fail(&error);
+            std::process::exit(error.exit_code().into())
+        }
+        done => done,
     }
-    done
 }
 
 /// Trains as a rank beside rank 0, which alone reports.
