@@ -16,9 +16,10 @@ if [ "${1:-}" = announce ]; then
         echo "== Step 1 of 3: building mt again, if its source has changed"
     else
         # Half of the work is Rust that depends on each other: more than eight cores hardly help.
-        minutes=$((20 / (cores < 8 ? cores : 8) + 1))
-        echo "== Step 1 of 3: building mt with its dependencies, once: about $minutes minutes on $cores cores"
-        echo "   Cargo counts the crates below; the last one, mt itself, takes three of these minutes on two cores."
+        cores_used=$((cores < 8 ? cores : 8))
+        minutes="$((20 / cores_used)) to $((40 / cores_used))"
+        echo "== Step 1 of 3: building mt with its dependencies, once: $minutes minutes on $cores cores"
+        echo "   Cargo counts the crates below; the last one, mt itself, takes three minutes or more on two cores."
     fi
     echo "== Step 2 of 3: training, two to five minutes. Step 3: the test set, seconds."
     exit

@@ -256,9 +256,7 @@ impl Mpi {
         all.resize(room * lengths.len(), 0);
         if room == 0 { Ok(()) } else { self.gather_equally(own, all) }
     }
-}
 
-impl Mpi {
     fn try_broadcast(&self, values: &mut [f32], piece: &mut Vec<f32>) -> Result<()> {
         for values in values.chunks_mut(PIECE) {
             piece.clear();

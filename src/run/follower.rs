@@ -38,8 +38,11 @@ use crate::train::callbacks::{Batches, Callbacks, Lines, StopReason, Validation}
 use crate::train::evaluate::Evaluator;
 use crate::train::log::Log;
 use crate::train::optimizer::Optimizer;
-use crate::train::state::TrainState;
+use crate::train::state::{TextChecksums, TrainState};
 use crate::train::{Pipeline, Trainer};
+
+/// Numbers whose bytes are in memory at once for a checksum.
+const CHECKED_AT_ONCE: usize = 1 << 16;
 
 /// The tokenizers as JSON: of both languages, if they share one, or of the source and of the target.
 #[derive(Deserialize, Serialize)]
@@ -82,16 +85,18 @@ pub(super) fn agree_on_configuration(group: &Group, config: &Config) -> Result<(
 }
 
 /// Compares the text of all ranks, by its checksums.
-pub(super) fn agree_on_text(group: &Group, text: &crate::train::state::TextChecksums) -> Result<()> {
+pub(super) fn agree_on_text(group: &Group, text: &TextChecksums) -> Result<()> {
     let help = "copy the same files to all machines, or use a file system that they share";
     group.agree("the text", &serde_json::json!(text).to_string(), help)
 }
 
 /// Compares the parameters of all ranks, by a checksum.
 pub(super) fn agree_on_parameters(group: &Group, parameters: &Tensor) -> Result<()> {
-    let sum = on_host(parameters, |values| {
-        Ok(values.iter().fold(0, |sum, value| crc32c::crc32c_append(sum, &value.to_le_bytes())))
-    })?;
+    let append = |sum, values: &[f32]| {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        crc32c::crc32c_append(sum, &bytes)
+    };
+    let sum = on_host(parameters, |values| Ok(values.chunks(CHECKED_AT_ONCE).fold(0, append)))?;
     let help = "machines of different kinds may round differently, or one has faulty memory: go on from the last \
                 checkpoint with --resume, without that machine";
     group.agree("the model's parameters", &sum.to_string(), help)
@@ -158,17 +163,15 @@ pub fn follow(resolved: Resolved, surroundings: &Surroundings<'_>, group: &Rc<Gr
     let tokenizers = tokenizers.open()?;
     let preparation = Preparation::beside(&run, &config.data, tell).watching(surroundings.stop);
     group.watch().does("preparing the text");
-    let prepare = || training_data::prepare(&config, &texts, Some(tokenizers), &preparation);
     // The first rank of a machine leaves a cache for the others.
     let is_first = group.local().rank == 0;
-    let mut prepare = Some(prepare);
-    let first = is_first.then(|| prepare.take()).flatten().map(|prepare| prepare()).transpose()?;
-    group.wait()?;
-    let data = match (first, prepare) {
-        (Some(data), _) => data,
-        (None, Some(prepare)) => prepare()?,
-        (None, None) => unreachable!("it is prepared once"),
-    };
+    if !is_first {
+        group.wait()?;
+    }
+    let data = training_data::prepare(&config, &texts, Some(tokenizers), &preparation)?;
+    if is_first {
+        group.wait()?;
+    }
     let validator = Validator::open(&config, &texts, &data.tokenizers, tell)?;
     agree_on_text(group, &compare::checksums(&data.corpus, validator.as_ref()))?;
     group.watch().does("preparing the model");

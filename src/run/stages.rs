@@ -64,7 +64,7 @@ pub struct Surroundings<'a> {
     pub stop: &'a dyn Stop,
     /// Shows how far the text has been prepared.
     pub meter: Meter<'a>,
-    /// The other ranks, if there are any. This is rank 0.
+    /// The other ranks, if there are any.
     pub group: Option<Rc<Group>>,
 }
 

@@ -56,8 +56,10 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     }
     // Whatever the main thread waits for, the other ranks are not kept waiting.
     let end = |failure: &Failure| -> ! {
-        messages(format_args!("error: {}", failure.error()));
-        std::process::exit(1)
+        let error = failure.error();
+        messages(format_args!("error: {error}"));
+        // At once: at an orderly exit, MPI's library might wait for others.
+        signal_hook::low_level::exit(error.exit_code().into())
     };
     let group = Rc::new(Group::join(&launch, Box::new(tell), Box::new(move |failure| end(failure)))?);
     let done = if other_ranks { follow(request, &group) } else { train(request, Some(&group), args, common) };
@@ -67,7 +69,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
             let rank = if other_ranks { format!("rank {}: ", launch.ranks.rank) } else { String::new() };
             messages(format_args!("error: {rank}{error}"));
             group.watch().fail(&error);
-            std::process::exit(error.exit_code().into())
+            signal_hook::low_level::exit(error.exit_code().into())
         }
         done => done,
     }

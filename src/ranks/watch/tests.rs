@@ -1,3 +1,4 @@
+use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, channel};
 
 use super::*;
