@@ -5,7 +5,10 @@
 #   scripts/cuda-emulate.sh target/gpu-test/gpu_engine
 #   scripts/cuda-emulate.sh target/gpu-test/mt train --device cuda --config … --set model.d_model=32 …
 #
-# MT_TEST_DEVICE is cuda unless it is set. MT_EMULATED_BYTES limits the device's memory.
+#   MT_EMULATED_DEVICES=2 scripts/cuda-emulate.sh target/gpu-test/mt train --devices 2 --set train.accumulate=2 …
+#
+# MT_TEST_DEVICE is cuda unless it is set. MT_EMULATED_BYTES limits the device's memory; MT_EMULATED_NCCL_FAILS=RANK:N lets
+# operation N of a rank fail.
 set -euo pipefail
 case ${1:-} in -h | --help) exec sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" ;; esac
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -22,7 +25,7 @@ if [ ! -e "$folder/libcuda.so.1" ] || [ -n "$(find "${sources[@]}" -newer "$fold
     "${CXX:-c++}" -std=c++17 -O2 -g -fPIC -shared -fsanitize=alignment -fsanitize-undefined-trap-on-error \
         -DMT_EMULATED -I "$root/tests/emulator" \
         "$root/tests/emulator/driver.cpp" -o "$folder/new.so"
-    for library in libcublasLt.so.1{2,3} libcublas.so.1{2,3} libcurand.so.10 libnvrtc.so.1{2,3}; do
+    for library in libcublasLt.so.1{2,3} libcublas.so.1{2,3} libcurand.so.10 libnvrtc.so.1{2,3} libnccl.so.2; do
         ln -sf libcuda.so.1 "$folder/$library"
     done
     # Another program may be running on the old one.

@@ -35,7 +35,7 @@ pub use metrics::MetricArgs;
 pub use models::{AverageArgs, ExportArgs, ImportArgs, QuantizeArgs};
 pub use shell::{CompletionsArgs, ManArgs, completions, manual_pages};
 pub use strategy::StrategyArgs;
-pub use training::{InitArgs, RunArgs, TrainArgs};
+pub use training::{Gpus, InitArgs, RunArgs, TrainArgs};
 
 /// Train, evaluate and run Transformer machine-translation models.
 #[derive(Debug, Parser)]

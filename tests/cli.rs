@@ -432,6 +432,8 @@ fn wrong_flags_are_refused_with_what_is_right() {
         "train --config small.toml --force",
         "train --config small.toml --max-updates 3",
         "train --config small.toml --threads x",
+        "train --config small.toml --devices 1,1",
+        "train --config small.toml --devices all --device cpu",
         "train --config small.toml --threads 100000",
         "train --config small.toml --threads -1",
         "train --config small.toml --threads 99999999999999999999",
@@ -475,6 +477,7 @@ fn a_device_that_cannot_be_used_is_refused_with_a_way_out() {
             transcript.mt(&["translate", "--model", "runs/small", "--device", device, "the cat"]);
             transcript.train(&["--run-dir", "runs/refused", "--device", device]);
         }
+        transcript.train(&["--run-dir", "runs/refused", "--devices", "2"]);
         assert_transcript!(transcript);
         assert!(!project.path("runs/refused").exists());
     }

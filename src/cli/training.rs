@@ -15,7 +15,7 @@ pub struct InitArgs {
     #[arg(long, num_args = 2, value_names = ["SOURCE", "TARGET"])]
     pub valid: Option<Vec<PathBuf>>,
     /// The configuration to write; held-out text goes into a folder beside it
-    #[arg(long, value_name = "FILE", default_value = "mt.toml")]
+    #[arg(short, long, value_name = "FILE", default_value = "mt.toml")]
     pub output: PathBuf,
     /// Replace files that exist
     #[arg(long)]
@@ -45,6 +45,69 @@ pub struct TrainArgs {
     /// At the end, print how the updates spent their time: parts of the loop, operations, kernels
     #[arg(long)]
     pub profile: bool,
+    /// Train on several of this machine's GPUs, with a process for each: how many, a list such as 0,2,3, or all
+    #[arg(long, value_name = "N|LIST|all", conflicts_with = "device", value_parser = parse_gpus)]
+    pub devices: Option<Gpus>,
+}
+
+/// Several GPUs of a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Gpus {
+    /// All that there are.
+    All,
+    /// The first ones.
+    First(usize),
+    /// These, by their numbers.
+    These(Vec<usize>),
+}
+
+fn parse_gpus(text: &str) -> Result<Gpus, String> {
+    let number = |text: &str| -> Result<usize, String> {
+        let text = text.trim();
+        let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+        let wrong = || "give how many GPUs, a list of their numbers such as 0,2,3, or all".to_owned();
+        text.parse().ok().filter(|_| is_number).ok_or_else(wrong)
+    };
+    if text == "all" {
+        return Ok(Gpus::All);
+    }
+    let Some((_, _)) = text.split_once(',') else {
+        return match number(text)? {
+            0 => Err("there must be one at least; for GPU 0 alone, --device cuda:0".to_owned()),
+            count => Ok(Gpus::First(count)),
+        };
+    };
+    let numbers: Vec<usize> = text.split(',').map(number).collect::<Result<_, _>>()?;
+    let twice = numbers.iter().enumerate().find(|(index, number)| numbers[..*index].contains(number));
+    match twice {
+        Some((_, number)) => Err(format!("GPU {number} is named twice")),
+        None => Ok(Gpus::These(numbers)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_are_a_number_a_list_or_all() {
+        assert_eq!(parse_gpus("all"), Ok(Gpus::All));
+        assert_eq!(parse_gpus("4"), Ok(Gpus::First(4)));
+        assert_eq!(parse_gpus("0, 2,3"), Ok(Gpus::These(vec![0, 2, 3])));
+        for (wrong, says) in [
+            ("0", "cuda:0"),
+            ("", "how many"),
+            ("-1", "how many"),
+            ("+1,2", "how many"),
+            ("2,", "how many"),
+            ("1,1", "twice"),
+            ("ALL", "how many"),
+            ("99999999999999999999", "how many"),
+        ] {
+            let error = parse_gpus(wrong).unwrap_err();
+            assert!(error.contains(says), "{wrong}: {error}");
+        }
+    }
 }
 
 /// `mt train`, `mt check`, `mt prepare`: a configuration and the run that it is for.

@@ -195,7 +195,7 @@ const NO_KEY: &[(&[&str], &str)] = &[
     (&["overwrite"], "a run is replaced with `mt train --overwrite`"),
     (
         &["devices", "device_ids", "gpus", "gpu_ranks", "num_gpus", "world_size", "distributed_world_size"],
-        "a run uses one device, which `runtime.device` names, such as \"cuda:1\"; several GPUs train several runs",
+        "`runtime.device` names one device, such as \"cuda:1\"; `mt train --devices 4` trains on several GPUs",
     ),
     (&["right_left", "right_to_left"], "there is no training from right to left"),
     (

@@ -190,6 +190,7 @@ const RUNTIME: &[Key] = &[
     key("threads", Kind::Integer { least: 0, most: MOST_THREADS as i128 }).on_resume(OnResume::Free),
     key("precision", Kind::Choice(Precision::NAMES)).on_resume(OnResume::Noted),
     key("follow_links", Kind::Boolean).on_resume(OnResume::Free),
+    key("reduce", Kind::Choice(Precision::NAMES)).on_resume(OnResume::Noted),
     key("rank_timeout", Kind::Integer { least: 2, most: 86_400 }).on_resume(OnResume::Free),
 ];
 

@@ -46,12 +46,21 @@ pub struct RuntimeConfig {
     pub precision: Precision,
     /// Whether training writes into directories of its run that are links.
     pub follow_links: bool,
+    /// The number type of gradients on their way between the GPUs of a run on several.
+    pub reduce: Precision,
     /// Seconds that a rank of a run on several processes may be silent before the others end.
     pub rank_timeout: usize,
 }
 
 impl Default for RuntimeConfig {
     fn default() -> Self {
-        Self { device: "auto".to_owned(), threads: 0, precision: Precision::F32, follow_links: false, rank_timeout: 60 }
+        Self {
+            device: "auto".to_owned(),
+            threads: 0,
+            precision: Precision::F32,
+            follow_links: false,
+            reduce: Precision::F32,
+            rank_timeout: 60,
+        }
     }
 }

@@ -4,13 +4,11 @@
 //! called, to the libraries that are loaded here; a call before that would end the process. So nothing of Candle's CUDA
 //! part may be used before [`open`].
 
-use std::path::{Path, PathBuf};
-
 use candle_core::Device;
 use candle_core::cuda_backend::cudarc::driver::{result, sys};
 use candle_core::cuda_backend::kernels;
-use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY};
 
+use super::libraries;
 use crate::error::{Error, Result};
 
 /// NVIDIA's GPU number `index`, from 0.
@@ -36,12 +34,9 @@ fn device(index: usize) -> candle_core::Result<Device> {
     Ok(device)
 }
 
-/// The first GPU; `None` without a driver or a GPU. An error means that there is a GPU, but it cannot be used.
-pub(super) fn first() -> Result<Option<Device>> {
-    if load_driver().is_err() || count()? == 0 {
-        return Ok(None);
-    }
-    open(0).map(Some)
+/// How many GPUs this machine has; 0 without a driver. An error means that there may be some, but the driver fails.
+pub(super) fn there_are() -> Result<usize> {
+    if load_driver().is_err() { Ok(0) } else { count() }
 }
 
 /// How many GPUs the driver has.
@@ -136,17 +131,17 @@ fn check_capability(index: usize, gpu: usize, target: &str) -> Result<()> {
 }
 
 fn load_driver() -> Result<()> {
-    load("libcuda.so.1", &[]).map_err(|error| {
+    libraries::load("libcuda.so.1", &[]).map_err(|error| {
         let what = "NVIDIA's driver is missing: its library libcuda.so.1 could not be loaded";
         Error::failure(what).help("install the driver, or use --device cpu").caused_by(error)
     })
 }
 
 fn load_libraries() -> Result<()> {
-    let folders = folders(|name| std::env::var_os(name).map(PathBuf::from));
+    let folders = libraries::of_cuda();
     let major = sys::CUDA_VERSION / 1000;
-    for library in libraries(major) {
-        load(&library, &folders).map_err(|error| {
+    for library in names(major) {
+        libraries::load(&library, &folders).map_err(|error| {
             let what = format!("{library} of CUDA {major} could not be loaded");
             let help = format!(
                 "install CUDA {major} and put the folder of its libraries on LD_LIBRARY_PATH, or use --device cpu"
@@ -159,36 +154,10 @@ fn load_libraries() -> Result<()> {
 
 /// The libraries that Candle calls besides the driver's, each before those that depend on it. Names as in CUDA 12 and
 /// 13.
-fn libraries(major: u32) -> [String; 4] {
+fn names(major: u32) -> [String; 4] {
     // cuRAND has version numbers of its own.
     [("cublasLt", major), ("cublas", major), ("curand", 10), ("nvrtc", major)]
         .map(|(name, version)| format!("lib{name}.so.{version}"))
-}
-
-/// Where an installed CUDA has its libraries.
-fn folders(variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
-    let roots = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(variable).chain(["/usr/local/cuda".into()]);
-    roots.map(|root| root.join("lib64")).collect()
-}
-
-/// Loads a library for the rest of the process, so that calls to its functions bind to it: the one that the dynamic
-/// loader finds, else one in the folders.
-fn load(name: &str, folders: &[PathBuf]) -> std::result::Result<(), libloading::Error> {
-    let files = folders.iter().map(|folder| folder.join(name)).filter(|file| file.exists());
-    let mut loaded = open_library(Path::new(name));
-    for file in files {
-        if loaded.is_ok() {
-            break;
-        }
-        loaded = open_library(&file);
-    }
-    // Never unloaded.
-    loaded.map(std::mem::forget)
-}
-
-fn open_library(file: &Path) -> std::result::Result<Library, libloading::Error> {
-    // SAFETY: NVIDIA's libraries do nothing harmful when they are loaded.
-    unsafe { Library::open(Some(file.as_os_str()), RTLD_LAZY | RTLD_GLOBAL) }
 }
 
 #[cfg(test)]
@@ -233,12 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_are_looked_for_in_installed_toolkits() {
-        let folders = folders(|name| (name == "CUDA_PATH").then(|| "/opt/cuda".into()));
-        assert_eq!(folders, [Path::new("/opt/cuda/lib64"), Path::new("/usr/local/cuda/lib64")]);
-        assert_eq!(libraries(13), ["libcublasLt.so.13", "libcublas.so.13", "libcurand.so.10", "libnvrtc.so.13"]);
-        let error = load("libnothing.so.1", &folders).unwrap_err();
-        assert!(format!("{error:?}").contains("libnothing.so.1"));
-        load("libc.so.6", &folders).unwrap();
+    fn libraries_have_the_version_of_the_build() {
+        assert_eq!(names(13), ["libcublasLt.so.13", "libcublas.so.13", "libcurand.so.10", "libnvrtc.so.13"]);
     }
 }

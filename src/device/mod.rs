@@ -2,6 +2,7 @@
 
 #[cfg(feature = "cuda")]
 mod cuda;
+pub mod libraries;
 
 use std::path::Path;
 use std::str::FromStr;
@@ -18,7 +19,9 @@ pub enum DeviceName {
     Auto,
     /// `cpu`: the processor.
     Cpu,
-    /// `cuda` or `cuda:N`: NVIDIA's GPU of this number, from 0.
+    /// `cuda`: NVIDIA's first GPU; for the ranks of a run, a GPU for each.
+    AnyCuda,
+    /// `cuda:N`: NVIDIA's GPU of this number, from 0.
     Cuda(usize),
     /// `metal`: Apple's GPU.
     Metal,
@@ -31,7 +34,7 @@ impl FromStr for DeviceName {
         match name {
             "auto" => return Ok(Self::Auto),
             "cpu" => return Ok(Self::Cpu),
-            "cuda" => return Ok(Self::Cuda(0)),
+            "cuda" => return Ok(Self::AnyCuda),
             "metal" => return Ok(Self::Metal),
             _ => {}
         }
@@ -52,19 +55,43 @@ impl FromStr for DeviceName {
 }
 
 /// Opens the device that `--device` or `runtime.device` names.
+///
+/// # Errors
+/// There is no such device, or it cannot be used.
 pub fn open(name: &str) -> Result<Device> {
+    open_for(name, 0)
+}
+
+/// Opens the device that is named. Of several processes of this machine that train together, this is number `process`,
+/// from 0: where no GPU is chosen, each takes one of its own, as long as there are enough.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_for(name: &str, process: usize) -> Result<Device> {
     match name.parse()? {
-        DeviceName::Auto => Ok(automatic()),
+        DeviceName::Auto => Ok(automatic(process)),
         DeviceName::Cpu => Ok(Device::Cpu),
+        DeviceName::AnyCuda => open_cuda(process % gpus()?.max(1)),
         DeviceName::Cuda(index) => open_cuda(index),
         DeviceName::Metal => open_metal(),
     }
 }
 
-/// The first GPU that this build can use, else the processor. Says so when there is a GPU that cannot be used.
-fn automatic() -> Device {
+/// How many of NVIDIA's GPUs this build can use on this machine.
+///
+/// # Errors
+/// The driver fails.
+pub fn gpus() -> Result<usize> {
     #[cfg(feature = "cuda")]
-    match cuda::first() {
+    return cuda::there_are();
+    #[cfg(not(feature = "cuda"))]
+    Ok(0)
+}
+
+/// A GPU that this build can use, else the processor. Says so when there is a GPU that cannot be used.
+fn automatic(process: usize) -> Device {
+    let cuda = gpus().and_then(|count| if count == 0 { Ok(None) } else { open_cuda(process % count).map(Some) });
+    match cuda {
         Ok(None) => {}
         Ok(Some(device)) => return device,
         Err(error) => crate::console::message(format_args!("warning: working on the CPU: {error}")),
@@ -215,7 +242,7 @@ mod tests {
         for (name, device) in [
             ("auto", DeviceName::Auto),
             ("cpu", DeviceName::Cpu),
-            ("cuda", DeviceName::Cuda(0)),
+            ("cuda", DeviceName::AnyCuda),
             ("cuda:0", DeviceName::Cuda(0)),
             ("cuda:12", DeviceName::Cuda(12)),
             ("metal", DeviceName::Metal),
@@ -260,6 +287,6 @@ mod tests {
     #[test]
     fn the_processor_is_always_there() {
         assert!(open("cpu").unwrap().is_cpu());
-        open("auto").unwrap();
+        open_for("auto", 1).unwrap();
     }
 }

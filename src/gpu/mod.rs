@@ -3,7 +3,8 @@
 //! ```text
 //! Engine ── pass (forward, backward), decode (translation) ── launch (kernels by parameters) ── Queue ── cuda (driver)
 //!             │     └── plan (offsets of parameters)                     └── in tests: kernels run on the processor
-//!             └── rows (batches without padding) · arena (memory of a pass)
+//!             ├── rows (batches without padding) · arena (memory of a pass)
+//!             └── nccl (sums over the GPUs of several ranks)
 //! ```
 //!
 //! It computes the same as [`crate::model`], and tests compare the two, but it does so in its own way:
@@ -26,6 +27,7 @@ pub mod ceilings;
 pub mod cuda;
 pub mod decode;
 pub mod launch;
+pub mod nccl;
 mod pass;
 pub mod plan;
 pub mod queue;
@@ -34,6 +36,7 @@ mod upload;
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
@@ -46,12 +49,32 @@ use crate::ops::optimizer::{AdamStep, Counts, Outcome, no_outcome};
 use crate::ranks::Communicator;
 use arena::Arena;
 use launch::{AdamArgument, Kernels};
+use nccl::Nccl;
 use pass::sums::Sums as ColumnSums;
 use plan::Plan;
 use queue::{Address, Number, Queue, Ticket};
 
 /// The widest heads that the kernels of attention take.
 const WIDEST_HEAD: usize = 512;
+
+/// The other ranks of a data-parallel run.
+#[derive(Clone)]
+pub enum Others {
+    /// They are reached from the host.
+    Host(Rc<dyn Communicator>),
+    /// They are reached from the device, with gradients in this type on their way.
+    Device(Rc<Nccl>, Number),
+}
+
+impl Others {
+    /// Their collective operations.
+    pub fn communicator(self) -> Rc<dyn Communicator> {
+        match self {
+            Self::Host(others) => others,
+            Self::Device(others, _) => others,
+        }
+    }
+}
 
 /// A model's training passes on a device.
 pub struct Engine {
@@ -66,6 +89,8 @@ pub struct Engine {
     lasting: Arena,
     values: Address,
     gradients: Address,
+    /// The gradients in bf16, once they travel in that type.
+    travelling: Address,
     /// The values in the type of products.
     weights: Address,
     /// Fixed positions, or rotary angles.
@@ -139,6 +164,7 @@ impl Engine {
             column_sums: ColumnSums::new(queue.clone()),
             values,
             gradients,
+            travelling: Address::NONE,
             weights,
             table: at,
             totals: lasting.take(size_of::<Totals>())?,
@@ -219,14 +245,31 @@ impl Engine {
     }
 
     /// Adds the counts of this rank's share to the totals. Where there are other ranks, adds up the gradients and
-    /// totals of all, on the host: waits for the device and for them.
-    pub fn reduce(&mut self, counts: Counts, others: Option<&dyn Communicator>) -> Result<()> {
+    /// totals of all: on the device, or else on the host, which waits for the device and for them.
+    pub fn reduce(&mut self, counts: Counts, others: Option<&Others>) -> Result<()> {
+        const NUMBERS: usize = size_of::<Totals>() / size_of::<f64>();
         let at = self.totals.plus(std::mem::offset_of!(Totals, counts));
         self.queue.upload(bytes_of(&counts.to_numbers()), at)?;
-        let Some(others) = others else { return Ok(()) };
-        let mut totals = [0f64; size_of::<Totals>() / size_of::<f64>()];
+        let count = self.model.parameters().values().elem_count();
+        let others = match others {
+            None => return Ok(()),
+            Some(Others::Device(others, Number::F32)) => {
+                return others.sum_on_device((self.gradients, Number::F32, count), (self.totals, NUMBERS));
+            }
+            Some(Others::Device(others, Number::Bf16)) => {
+                if self.travelling == Address::NONE {
+                    self.travelling = self.lasting.take(Number::Bf16.bytes(count))?;
+                }
+                let (own, travelling) = (self.gradients, self.travelling);
+                self.kernels.to_bf16(travelling, own, count)?;
+                others.sum_on_device((travelling, Number::Bf16, count), (self.totals, NUMBERS))?;
+                return self.kernels.to_float(own, travelling, count);
+            }
+            Some(Others::Host(others)) => others,
+        };
+        let mut totals = [0f64; NUMBERS];
         self.queue.download(self.totals, bytes_of_mut(&mut totals))?;
-        let mut gradients = vec![0f32; self.model.parameters().values().elem_count()];
+        let mut gradients = vec![0f32; count];
         self.queue.download(self.gradients, bytes_of_mut(&mut gradients))?;
         others.sum(&mut gradients, &mut totals)?;
         self.queue.upload(bytes_of(&gradients), self.gradients)?;

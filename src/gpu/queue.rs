@@ -1,6 +1,9 @@
 //! What a GPU is asked for: memory, copies, kernels, products, in the order of one queue.
 
+use std::any::Any;
 use std::ffi::c_void;
+use std::sync::Arc;
+use std::time::Duration;
 
 use candle_core::Tensor;
 
@@ -172,6 +175,22 @@ pub struct Launch<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(pub u64);
 
+/// A point between two pieces of work: see [`Queue::mark`].
+#[derive(Clone)]
+pub struct Mark(Arc<dyn Any + Send + Sync>);
+
+impl Mark {
+    /// Keeps what a queue knows of the point.
+    pub fn new(of: impl Any + Send + Sync) -> Self {
+        Self(Arc::new(of))
+    }
+
+    /// What the queue that made it has kept.
+    pub fn of<T: Any>(&self) -> Option<&T> {
+        self.0.downcast_ref()
+    }
+}
+
 /// A GPU, or what stands for one in tests. Work is done in the order of the calls; only [`Queue::download`] and
 /// [`Queue::fetched`] wait for it.
 pub trait Queue: Send + Sync {
@@ -227,6 +246,16 @@ pub trait Queue: Send + Sync {
     fn takes_epilogue(&self, product: &Product) -> bool {
         product.epilogue.is_aligned()
     }
+
+    /// Marks the end of the work that has been queued.
+    fn mark(&self) -> Result<Mark>;
+
+    /// The time that passed on the device from one mark to a later one; `None` if the work before them is not done.
+    fn between(&self, from: &Mark, to: &Mark) -> Result<Option<Duration>>;
+
+    /// The queue as CUDA knows it, for libraries that queue work of their own; the calling thread uses its device from
+    /// now on.
+    fn stream(&self) -> Result<*mut c_void>;
 
     /// Where the numbers of a contiguous tensor of this device lie.
     fn address(&self, tensor: &Tensor) -> Result<Address>;

@@ -1,5 +1,7 @@
 //! This process as one of the ranks of a run, from when they meet until all are done.
 
+use std::cell::RefCell;
+use std::net::{IpAddr, TcpListener};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -7,71 +9,74 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::launch::Launch;
-use super::watch::{Failure, Watch};
+use super::watch::{Failure, Meeting, Watch};
 use super::{Communicator, Ranks};
 use crate::error::{Error, Result};
 use crate::escape::in_one_line;
 use crate::notice::Notice;
 
 /// How long ranks wait for each other at the start, before the configuration is known.
-#[cfg(feature = "mpi")]
 const START: Duration = Duration::from_secs(120);
 
 /// What a process does when another rank has failed, in whatever its main thread is: most end.
 pub type Act = Box<dyn Fn(&Failure) + Send + Sync>;
 
+/// Makes what rank 0 gives the others when they meet, so that their GPUs can find each other.
+pub type Gift<'a> = &'a dyn Fn() -> Result<Vec<u8>>;
+
 /// One of the ranks of a run.
 pub struct Group {
-    communicator: Rc<dyn Communicator>,
+    communicator: RefCell<Rc<dyn Communicator>>,
     watch: Rc<Watch>,
     #[cfg(feature = "mpi")]
-    mpi: Rc<super::mpi::Mpi>,
+    mpi: Option<Rc<super::mpi::Mpi>>,
 }
 
 impl Group {
-    /// Meets the other ranks. `act` is called on another thread.
+    /// Meets the other ranks: by MPI, if it has started them; else, in a build for GPUs, which then has a `gift`, at
+    /// rank 0's address. `act` is called on another thread.
     ///
     /// # Errors
     /// This build has nothing by which such ranks could communicate, or they do not all come.
-    #[cfg(not(feature = "mpi"))]
-    pub fn join(launch: &Launch, _tell: Box<dyn Fn(Notice)>, _act: Act) -> Result<Self> {
-        let Ranks { rank, count } = launch.ranks;
-        let by = launch.launcher.name();
-        let what = format!("this is rank {rank} of {count}, started by {by}, but this mt is built without MPI");
-        Err(Error::usage(what).help(format!(
-            "build it with `cargo build --release --locked --features mpi` (docs/guide/clusters.md), or start one \
-             process, without {by}"
-        )))
+    pub fn join(launch: &Launch, gift: Option<Gift<'_>>, tell: Box<dyn Fn(Notice)>, act: Act) -> Result<Self> {
+        #[cfg(feature = "mpi")]
+        if launch.launcher.is_of_mpi() {
+            return Self::by_mpi(launch.ranks, tell, act);
+        }
+        let gift = gift.ok_or_else(|| refused(launch))?;
+        let Some((address, port)) = &launch.address else {
+            return Err(refused(launch));
+        };
+        let (ranks, gift, host) = (launch.ranks, gift()?, host());
+        let meeting = Meeting { ranks, launch: &launch.name, host: &host, timeout: START, act };
+        let watch = if ranks.rank == 0 {
+            let listener = listen(address, *port)?;
+            if !launch.is_own() {
+                let count = ranks.count - 1;
+                tell(Notice::Info(format!("waiting at {address}:{port} for {count} more")));
+            }
+            meeting.host(&listener, &gift)?
+        } else {
+            meeting.join(&[(address.clone(), *port)])?
+        };
+        Ok(Self {
+            communicator: RefCell::new(Rc::new(Unconnected(ranks))),
+            watch: Rc::new(watch),
+            #[cfg(feature = "mpi")]
+            mpi: None,
+        })
     }
 
-    /// Meets the other ranks. `act` is called on another thread.
-    ///
-    /// # Errors
-    /// This build has nothing by which such ranks could communicate, or they do not all come.
     #[cfg(feature = "mpi")]
-    pub fn join(launch: &Launch, tell: Box<dyn Fn(Notice)>, act: Act) -> Result<Self> {
-        use std::net::TcpListener;
+    fn by_mpi(ranks: Ranks, tell: Box<dyn Fn(Notice)>, act: Act) -> Result<Self> {
         use std::time::Instant;
 
         use super::mpi::Mpi;
         use super::timed::Timed;
-        use super::watch::Meeting;
 
-        let ranks = launch.ranks;
-        if !launch.launcher.is_of_mpi() {
-            let what =
-                format!("{} has started {} ranks, but MPI does not know them", launch.launcher.name(), ranks.count);
-            return Err(Error::usage(what).help("on processors, start them with `mpirun` or `srun`"));
-        }
         let mpi = Rc::new(Mpi::start(ranks, Instant::now() + START, tell)?);
         let host = host();
-        let listener =
-            match ranks.rank {
-                0 => Some(TcpListener::bind(("::", 0)).or_else(|_| TcpListener::bind(("0.0.0.0", 0))).map_err(
-                    |error| Error::failure(format!("cannot listen for the other ranks: {error}")).caused_by(error),
-                )?),
-                _ => None,
-            };
+        let listener = (ranks.rank == 0).then(|| listen("", 0)).transpose()?;
         let own = listener.as_ref().map(|listener| Offer::new(&host, listener)).transpose()?;
         let Offer { launch, host: of_zero, addresses, port } = share(&*mpi, own)?;
         let meeting = Meeting { ranks, launch: &launch, host: &host, timeout: START, act };
@@ -85,13 +90,26 @@ impl Group {
         };
         let watch = Rc::new(watch);
         mpi.watched_by(watch.clone());
-        let communicator = Rc::new(Timed::new(mpi.clone(), watch.hosts()));
-        Ok(Self { communicator, watch, mpi })
+        let communicator: Rc<dyn Communicator> = Rc::new(Timed::new(mpi.clone(), watch.hosts()));
+        Ok(Self { communicator: RefCell::new(communicator), watch, mpi: Some(mpi) })
+    }
+
+    /// Whether ranks have collective operations between processors.
+    pub fn is_of_mpi(&self) -> bool {
+        #[cfg(feature = "mpi")]
+        return self.mpi.is_some();
+        #[cfg(not(feature = "mpi"))]
+        false
+    }
+
+    /// Uses other collective operations from now on. All ranks must do so.
+    pub fn connect(&self, communicator: Rc<dyn Communicator>) {
+        *self.communicator.borrow_mut() = communicator;
     }
 
     /// Which rank this is.
     pub fn ranks(&self) -> Ranks {
-        self.communicator.ranks()
+        self.communicator.borrow().ranks()
     }
 
     /// Whether this is rank 0, which alone has the run directory.
@@ -101,7 +119,7 @@ impl Group {
 
     /// The collective operations.
     pub fn communicator(&self) -> Rc<dyn Communicator> {
-        self.communicator.clone()
+        self.communicator.borrow().clone()
     }
 
     /// The watch over the other ranks.
@@ -132,7 +150,7 @@ impl Group {
     /// # Errors
     /// Another rank has failed.
     pub fn share<T: Serialize + DeserializeOwned>(&self, own: Option<T>) -> Result<T> {
-        share(&*self.communicator, own)
+        share(&*self.communicator(), own)
     }
 
     /// What all ranks give, in their order.
@@ -141,7 +159,7 @@ impl Group {
     /// Another rank has failed.
     pub fn gather<T: Serialize + DeserializeOwned>(&self, own: &T) -> Result<Vec<T>> {
         let own = serde_json::to_vec(own).map_err(not_understood)?;
-        let all = self.communicator.gather(&own)?;
+        let all = self.communicator().gather(&own)?;
         all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(not_understood)).collect()
     }
 
@@ -150,7 +168,7 @@ impl Group {
     /// # Errors
     /// Another rank has failed.
     pub fn wait(&self) -> Result<()> {
-        self.communicator.gather(&[]).map(drop)
+        self.communicator().gather(&[]).map(drop)
     }
 
     /// Compares something of all ranks, such as their text.
@@ -158,11 +176,11 @@ impl Group {
     /// # Errors
     /// That of a rank differs from rank 0's: the error of all ranks names it, and says of `what` it is.
     pub fn agree(&self, what: &str, own: &str, help: &str) -> Result<()> {
-        let all = self.communicator.gather(own.as_bytes())?;
+        let all = self.communicator().gather(own.as_bytes())?;
         let differs = all.iter().position(|other| *other != all[0]);
         let Some(rank) = differs else { return Ok(()) };
         let host = in_one_line(&self.watch.hosts()[rank]);
-        Err(Error::failure(format!("{what} of rank {rank} on {host} is not that of rank 0")).help(help))
+        Err(Error::failure(format!("rank {rank} on {host} differs from rank 0 in {what}")).help(help))
     }
 
     /// Whether this rank's work is done.
@@ -177,7 +195,7 @@ impl Group {
     pub fn finish(&self) -> Result<()> {
         self.watch.finish()?;
         #[cfg(feature = "mpi")]
-        self.mpi.finish();
+        self.mpi.iter().for_each(|mpi| mpi.finish());
         Ok(())
     }
 }
@@ -192,8 +210,68 @@ fn not_understood(error: serde_json::Error) -> Error {
     Error::failure(format!("ranks do not understand each other: {error}"))
 }
 
+/// The error of ranks that cannot communicate.
+fn refused(launch: &Launch) -> Error {
+    const BUILD: &str = "build it with `cargo build --release --locked --features mpi` (docs/guide/clusters.md)";
+    let (Ranks { rank, count }, by) = (launch.ranks, launch.launcher.name());
+    let what = format!("this is rank {rank} of {count}, started by {by}");
+    if launch.launcher.is_of_mpi() {
+        let error = Error::usage(format!("{what}, but this mt is built without MPI"));
+        return error.help(format!("{BUILD}, or start one process, without {by}"));
+    }
+    if cfg!(feature = "cuda") {
+        let error = Error::usage(format!("{what}, but MASTER_ADDR and MASTER_PORT do not say where rank 0 is"));
+        return error.help("set both, as torchrun does");
+    }
+    let error = Error::usage(format!("{what}, but this mt is built without CUDA, and ranks on processors need MPI"));
+    error.help(if cfg!(feature = "mpi") {
+        "start them with `mpirun` or `srun`".to_owned()
+    } else {
+        format!("{BUILD}, and start the ranks with `mpirun` or `srun`")
+    })
+}
+
+/// A group whose ranks have met, but have no collective operations yet.
+struct Unconnected(Ranks);
+
+impl Unconnected {
+    fn refuse<T>(&self) -> Result<T> {
+        Err(Error::failure(format!("rank {} is not connected with the others yet", self.0.rank)))
+    }
+}
+
+impl Communicator for Unconnected {
+    fn ranks(&self) -> Ranks {
+        self.0
+    }
+
+    fn sum(&self, _: &mut [f32], _: &mut [f64]) -> Result<()> {
+        self.refuse()
+    }
+
+    fn gather(&self, _: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.refuse()
+    }
+
+    fn broadcast(&self, _: &mut [f32]) -> Result<()> {
+        self.refuse()
+    }
+}
+
+/// Listens for the other ranks: only on this machine, if the address is one that only it can reach.
+fn listen(address: &str, port: u16) -> Result<TcpListener> {
+    let is_here = address == "localhost" || address.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+    let listener = match is_here {
+        true => TcpListener::bind((address, port)),
+        false => TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port))),
+    };
+    listener.map_err(|error| {
+        let error = Error::failure(format!("cannot listen for the other ranks at port {port}: {error}"));
+        error.help("another program may use it: choose another MASTER_PORT")
+    })
+}
+
 /// The name of this machine.
-#[cfg(feature = "mpi")]
 fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
@@ -211,7 +289,7 @@ struct Offer {
 
 #[cfg(feature = "mpi")]
 impl Offer {
-    fn new(host: &str, listener: &std::net::TcpListener) -> Result<Self> {
+    fn new(host: &str, listener: &TcpListener) -> Result<Self> {
         use std::hash::{BuildHasher, RandomState};
 
         let failed = |error: std::io::Error| Error::failure(format!("cannot look at the network: {error}"));

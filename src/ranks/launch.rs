@@ -5,10 +5,15 @@ use std::ffi::OsString;
 use super::Ranks;
 use crate::error::{Error, Result};
 
+/// The variable that `mt train --devices` gives its processes: a name that no other launch has.
+const LAUNCH: &str = "MT_LAUNCH";
+
 /// What started the processes of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Launcher {
-    /// `mt train --devices`, `torchrun`, or another that sets PyTorch's variables.
+    /// `mt train --devices`.
+    Own,
+    /// `torchrun`, or another that sets PyTorch's variables.
     Torch,
     /// `mpirun` of Open MPI.
     OpenMpi,
@@ -22,6 +27,7 @@ impl Launcher {
     /// Its command.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Own => "mt train --devices",
             Self::Torch => "torchrun",
             Self::OpenMpi => "mpirun",
             Self::Pmi => "mpiexec",
@@ -32,7 +38,7 @@ impl Launcher {
     /// The variables that give a process's rank and the number of ranks.
     fn variables(self) -> [&'static str; 2] {
         match self {
-            Self::Torch => ["RANK", "WORLD_SIZE"],
+            Self::Own | Self::Torch => ["RANK", "WORLD_SIZE"],
             Self::OpenMpi => ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"],
             Self::Pmi => ["PMI_RANK", "PMI_SIZE"],
             // Not SLURM_NTASKS: that is also set in the script of a job, which is one process.
@@ -42,7 +48,7 @@ impl Launcher {
 
     /// Whether MPI knows these ranks, if it is compiled in.
     pub fn is_of_mpi(self) -> bool {
-        self != Self::Torch
+        !matches!(self, Self::Own | Self::Torch)
     }
 }
 
@@ -57,6 +63,26 @@ pub struct Launch {
     pub address: Option<(String, u16)>,
     /// What is the same in all processes of this launch, and usually in no other.
     pub name: String,
+}
+
+impl Launch {
+    /// Whether `mt train --devices` has started this process.
+    pub fn is_own(&self) -> bool {
+        self.launcher == Launcher::Own
+    }
+}
+
+/// The variables of one of the processes that `mt train --devices` starts. `port` is one of this machine, and `name`
+/// one that no other launch has.
+pub fn variables_of(Ranks { rank, count }: Ranks, port: u16, name: &str) -> [(&'static str, String); 6] {
+    [
+        ("RANK", rank.to_string()),
+        ("WORLD_SIZE", count.to_string()),
+        ("LOCAL_RANK", rank.to_string()),
+        ("MASTER_ADDR", "127.0.0.1".to_owned()),
+        ("MASTER_PORT", port.to_string()),
+        (LAUNCH, name.to_owned()),
+    ]
 }
 
 /// The environment: the value of a variable.
@@ -86,6 +112,8 @@ impl Launch {
             if ranks.count == 1 {
                 continue;
             }
+            let is_own = launcher == Launcher::Torch && text(get, LAUNCH).is_some();
+            let launcher = if is_own { Launcher::Own } else { launcher };
             let (address, name) = (address(launcher, get)?, name(launcher, get));
             return Ok(Some(Self { launcher, ranks, address, name }));
         }
@@ -118,7 +146,8 @@ fn address(launcher: Launcher, get: Get<'_>) -> Result<Option<(String, u16)>> {
     let host = text(get, "MASTER_ADDR");
     if let (Some(host), Some(port)) = (host.clone(), port) {
         // On MASTER_PORT itself, torchrun's agent listens.
-        let port = if text(get, "TORCHELASTIC_RUN_ID").is_some() { next_port(port) } else { port };
+        let has_agent = launcher == Launcher::Torch && text(get, "TORCHELASTIC_RUN_ID").is_some();
+        let port = if has_agent { next_port(port) } else { port };
         return Ok(Some((host, port)));
     }
     if launcher == Launcher::Slurm {
@@ -148,7 +177,7 @@ fn first_node(list: &str) -> String {
 }
 
 fn name(launcher: Launcher, get: Get<'_>) -> String {
-    let of = ["TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE", "MT_LAUNCH"];
+    let of = ["TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE", LAUNCH];
     let parts = of.into_iter().filter_map(|name| text(get, name));
     std::iter::once(launcher.name().to_owned()).chain(parts).collect::<Vec<_>>().join(" ")
 }
@@ -186,6 +215,9 @@ mod tests {
             ("SLURM_STEP_ID", "2"),
         ];
         assert_eq!(found(&slurm), (Launcher::Slurm, [5, 8], Some(("gpu03".into(), 27_009))));
+        let variables = variables_of(Ranks { rank: 3, count: 4 }, 29500, "x");
+        let own: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        assert_eq!(found(&own), (Launcher::Own, [3, 4], Some(("127.0.0.1".into(), 29500))));
         // Each may start the one before it.
         assert_eq!(found(&[&slurm[..], &open_mpi].concat()).0, Launcher::OpenMpi);
         assert_eq!(found(&[&slurm[..], &open_mpi, &torch].concat()).0, Launcher::Torch);

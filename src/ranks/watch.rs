@@ -147,6 +147,12 @@ impl Shared {
         Failure { rank: peer.rank, host: peer.host.clone(), update, what: what.into() }
     }
 
+    /// The failure of this rank.
+    fn own_failure(&self, error: &Error) -> Failure {
+        let (rank, update) = (self.ranks.rank, locked(&self.own).update);
+        Failure { rank, host: self.host.clone(), update, what: format!("has failed: {}", error.what()) }
+    }
+
     fn send(&self, message: &Message, only: impl Fn(&Peer) -> bool) {
         for peer in locked(&self.peers).iter_mut().filter(|peer| only(peer)) {
             // Who reads from it notices that it is broken.
@@ -253,6 +259,30 @@ fn receive(stream: &mut BufReader<TcpStream>) -> Option<Message> {
     serde_json::from_slice(&line).ok()
 }
 
+/// How long a rank whose device reports a failure waits to learn which rank is the cause.
+const UNTIL_KNOWN: Duration = Duration::from_secs(10);
+
+/// How other threads of a rank say that it cannot go on.
+pub struct Alarm(Arc<Shared>);
+
+impl Alarm {
+    /// Does what is to be done if a rank has failed, and tells the others. If the cause `is_elsewhere`, it first waits to
+    /// hear from there.
+    pub fn raise(&self, error: &Error, is_elsewhere: bool) {
+        let Self(shared) = self;
+        let since = Instant::now();
+        while is_elsewhere && since.elapsed() < UNTIL_KNOWN {
+            if shared.failed.get().is_some() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        let failure = shared.own_failure(error);
+        shared.fail(failure.clone());
+        (shared.act)(&failure);
+    }
+}
+
 /// A rank's connections to the ranks that it watches.
 pub struct Watch {
     shared: Arc<Shared>,
@@ -321,9 +351,12 @@ impl Watch {
 
     /// Tells all that this rank cannot go on.
     pub fn fail(&self, error: &Error) {
-        let (ranks, update) = (self.shared.ranks, locked(&self.shared.own).update);
-        let what = format!("has failed: {}", error.what());
-        self.shared.fail(Failure { rank: ranks.rank, host: self.shared.host.clone(), update, what });
+        self.shared.fail(self.shared.own_failure(error));
+    }
+
+    /// What other threads of this rank use if it cannot go on.
+    pub fn alarm(&self) -> Alarm {
+        Alarm(self.shared.clone())
     }
 
     /// Says that this rank's work is done, and waits until the others say so of theirs.

@@ -1,15 +1,28 @@
-//! What trains a model: the number type of its products, and the engine for its device.
+//! What trains a model: the number type of its products, the engine for its device, and how that reaches the devices of
+//! other ranks.
 
+use std::collections::HashMap;
+#[cfg(feature = "cuda")]
 use std::rc::Rc;
+use std::sync::Arc;
 
 use candle_core::{DType, Device};
+use serde::{Deserialize, Serialize};
 
-use crate::error::Result;
+use crate::config::RuntimeConfig;
+use crate::error::{Error, Result};
+use crate::escape::in_one_line;
+use crate::gpu::Others;
+#[cfg(feature = "cuda")]
+use crate::gpu::nccl::{Failed, Nccl};
+use crate::gpu::nccl::{Id, Library};
+#[cfg(feature = "cuda")]
+use crate::gpu::queue::Number;
 use crate::model::Transformer;
 use crate::model_dir::Tell;
 use crate::notice::Notice;
 use crate::ops::matmul::Precision;
-use crate::ranks::group::Group;
+use crate::ranks::group::{Gift, Group};
 #[cfg(feature = "cuda")]
 use crate::train::backend::OnGpu;
 use crate::train::backend::{Backend, Tape};
@@ -28,14 +41,109 @@ pub fn number_type(precision: Precision, device: &Device, tell: Tell<'_>) -> DTy
     }
 }
 
+/// What rank 0 gives the others when they meet, so that their GPUs can find each other: see [`Group::join`].
+pub const GIFT: Option<Gift<'_>> =
+    if cfg!(feature = "cuda") { Some(&|| Ok(Library::load()?.id()?.to_bytes())) } else { None };
+
+/// The device of a rank, as ranks compare it.
+#[derive(Deserialize, PartialEq, Serialize)]
+enum Kind {
+    Cpu,
+    Metal,
+    /// One of NVIDIA's, by what tells it from all others, and whether NCCL is installed.
+    Cuda(String, bool),
+}
+
+impl Kind {
+    fn gpu(&self) -> Option<(&str, bool)> {
+        match self {
+            Self::Cuda(identity, has_nccl) => Some((identity, *has_nccl)),
+            Self::Cpu | Self::Metal => None,
+        }
+    }
+}
+
+/// Connects the device of this rank with those of the others: GPUs by NCCL, if each rank has its own; otherwise, ranks
+/// reach each other from the host.
+///
+/// # Errors
+/// Ranks have devices of different kinds, or ones that cannot be connected.
+pub fn connect(group: &Group, device: &Device, config: &RuntimeConfig, tell: Tell<'_>) -> Result<Others> {
+    if !group.is_of_mpi() {
+        let id = Id::from_bytes(group.watch().gift())?;
+        return by_nccl(group, device, config, (Library::load()?, id));
+    }
+    let library = if device.is_cuda() { Library::load().ok() } else { None };
+    let own = match device {
+        Device::Cpu => Kind::Cpu,
+        Device::Metal(_) => Kind::Metal,
+        Device::Cuda(_) => Kind::Cuda(identity(device)?, library.is_some()),
+    };
+    let all = group.gather(&own)?;
+    let differs = |kind: &Kind| std::mem::discriminant(kind) != std::mem::discriminant(&all[0]);
+    if let Some(rank) = all.iter().position(differs) {
+        let host = in_one_line(&group.watch().hosts()[rank]);
+        let what = format!("the device of rank {rank} on {host} is of another kind than that of rank 0");
+        return Err(Error::failure(what).help("give all ranks the same --device"));
+    }
+    let gpus: HashMap<&str, bool> = all.iter().filter_map(Kind::gpu).collect();
+    let why = match () {
+        () if gpus.is_empty() => return Ok(Others::Host(group.communicator())),
+        () if gpus.len() < all.len() => "ranks share a GPU",
+        () if gpus.values().any(|has_nccl| !has_nccl) => "NCCL is not installed (pip install nvidia-nccl-cu13)",
+        () => {
+            let library = library.ok_or_else(no_gpu)?;
+            let id = group.share(group.leads().then(|| library.id().map(Id::to_bytes)).transpose()?)?;
+            return by_nccl(group, device, config, (library, Id::from_bytes(&id)?));
+        }
+    };
+    tell(Notice::Warning(format!("gradients go through the host, which is slow: {why}")));
+    Ok(Others::Host(group.communicator()))
+}
+
+/// What tells a GPU from all others.
+fn identity(_device: &Device) -> Result<String> {
+    #[cfg(feature = "cuda")]
+    return crate::gpu::cuda::Cuda::on(_device)?.identity();
+    #[cfg(not(feature = "cuda"))]
+    Err(no_gpu())
+}
+
+#[cfg(feature = "cuda")]
+fn by_nccl(
+    group: &Group,
+    device: &Device,
+    config: &RuntimeConfig,
+    (library, id): (Arc<Library>, Id),
+) -> Result<Others> {
+    if !device.is_cuda() {
+        return Err(no_gpu());
+    }
+    let (alarm, ranks) = (group.watch().alarm(), (group.ranks(), group.watch().hosts()));
+    let on_failure = Box::new(move |failed: &Failed| alarm.raise(&failed.error, failed.is_elsewhere));
+    let nccl = Rc::new(Nccl::start(library, id, ranks, crate::gpu::cuda::Cuda::on(device)?, on_failure)?);
+    group.connect(nccl.clone());
+    Ok(Others::Device(nccl, if config.reduce == Precision::Bf16 { Number::Bf16 } else { Number::F32 }))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn by_nccl(_: &Group, _: &Device, _: &RuntimeConfig, _: (Arc<Library>, Id)) -> Result<Others> {
+    Err(no_gpu())
+}
+
+/// The error of ranks that MPI has not started, without a GPU.
+fn no_gpu() -> Error {
+    let error = Error::usage("this rank has no GPU, and ranks on processors need MPI");
+    error.help("start them with `mpirun` or `srun`, with an mt that is built with `--features mpi`")
+}
+
 /// The backend that trains a model on its device, in the model's number type: the engine for GPUs if there is one. With
-/// a group, it is that of one of its ranks.
-pub fn open(model: &Transformer, group: Option<&Rc<Group>>) -> Result<Box<dyn Backend>> {
-    let communicator = group.map(|group| group.communicator());
+/// others, it is that of one of several ranks.
+pub fn open(model: &Transformer, others: Option<Others>) -> Result<Box<dyn Backend>> {
     #[cfg(feature = "cuda")]
     if model.parameters().device().is_cuda() {
         let (queue, compute) = (crate::gpu::cuda::Cuda::on(model.parameters().device())?, model.parameters().compute());
-        return Ok(Box::new(OnGpu::new(crate::gpu::Engine::new(model, queue, compute)?, communicator)));
+        return Ok(Box::new(OnGpu::new(crate::gpu::Engine::new(model, queue, compute)?, others)));
     }
-    Ok(Box::new(Tape::new(model).with_communicator(communicator)))
+    Ok(Box::new(Tape::new(model).with_communicator(others.map(Others::communicator))))
 }

@@ -4,6 +4,8 @@
 //!
 //! | operation | rank 0 | the others |
 //! |---|---|---|
+//! | compare | [`Resolved::new`]: the device, where MPI has started the ranks | the same |
+//! | wait | finds the text, which may be a download | wait before they look for it |
 //! | compare | [`Resolved::open`] | [`follow`]: the configuration |
 //! | give | [`prepare`](super::stages::Opened::prepare): the tokenizers | wait, while rank 0 prepares the text |
 //! | wait | for the others | prepare the text, the first rank of a machine before the others |
@@ -156,7 +158,7 @@ pub(super) fn give_return(
 /// # Errors
 /// This rank or another one cannot go on.
 pub fn follow(resolved: Resolved, surroundings: &Surroundings<'_>, group: &Rc<Group>) -> Result<Option<StopReason>> {
-    let Resolved { config, texts, device, run, .. } = resolved;
+    let Resolved { config, texts, device, others, run, .. } = resolved;
     let tell = &*surroundings.tell;
     agree_on_configuration(group, &config)?;
     let Some(tokenizers) = group.share::<Option<SharedTokenizers>>(None)? else { return Ok(None) };
@@ -181,7 +183,7 @@ pub fn follow(resolved: Resolved, surroundings: &Surroundings<'_>, group: &Rc<Gr
     let mut optimizer = Optimizer::new(&config.train.optimizer, model.parameters(), config.train.exponential_average)?;
     let state = take_state(group, &model, &optimizer)?;
     optimizer.freeze(&config.train.freeze)?;
-    let mut backend = backend::open(&model, Some(group))?;
+    let mut backend = backend::open(&model, others)?;
     let session = rehearsal(&mut *backend, &data, &config, &|_| ())?;
     group.wait()?;
     group.watch().does("training");

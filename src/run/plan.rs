@@ -9,12 +9,10 @@ use crate::model::layout;
 use crate::model_dir::vocabulary;
 use crate::notice::grouped;
 use crate::ops::params::{Entry, ParameterLayout};
-use crate::ranks::Ranks;
-use crate::ranks::group::Group;
 use crate::train::{TrainConfig, memory};
 
 /// Refuses more ranks than an update has micro-batches; returns a warning where some ranks have fewer than others.
-pub fn refuse_idle_ranks(train: &TrainConfig, Ranks { count, .. }: Ranks) -> Result<Option<String>> {
+pub fn refuse_idle_ranks(train: &TrainConfig, count: usize) -> Result<Option<String>> {
     let (accumulate, tokens) = (train.accumulate, train.batch_tokens);
     let of = |accumulate: usize| format!("{accumulate} makes updates of {} tokens", grouped(accumulate * tokens));
     if accumulate < count {
@@ -38,6 +36,18 @@ pub fn refuse_idle_ranks(train: &TrainConfig, Ranks { count, .. }: Ranks) -> Res
             of(more)
         )
     }))
+}
+
+/// The ranks of a run, in words; on so many machines, if that is known.
+pub fn of_ranks(config: &Config, count: usize, machines: Option<usize>) -> String {
+    let accumulate = config.train.accumulate;
+    let on = match machines {
+        None => String::new(),
+        Some(1) => " on one machine".to_owned(),
+        Some(machines) => format!(" on {machines} machines"),
+    };
+    let tokens = grouped(accumulate * config.train.batch_tokens);
+    format!("ranks: {count}{on}; an update has {accumulate} micro-batches over all ranks, {tokens} tokens at most")
 }
 
 /// The size of a run.
@@ -88,16 +98,6 @@ impl Plan {
         })
     }
 
-    /// The ranks of a run, in words.
-    pub fn of_ranks(&self, config: &Config, group: &Group) -> String {
-        let (count, machines, accumulate) = (group.ranks().count, group.machines(), config.train.accumulate);
-        let on = if machines == 1 { "one machine".to_owned() } else { format!("{machines} machines") };
-        let tokens = grouped(accumulate * config.train.batch_tokens);
-        format!(
-            "ranks: {count} on {on}; an update has {accumulate} micro-batches over all ranks, {tokens} tokens at most"
-        )
-    }
-
     /// Warnings about too little memory, if training `is_on_host`, about updates larger than the text, and about
     /// training that has no end.
     pub fn warnings(&self, config: &Config, is_on_host: bool) -> impl Iterator<Item = String> {
@@ -130,7 +130,7 @@ mod tests {
     fn ranks_without_a_micro_batch_are_refused_and_idle_ones_are_named() {
         let of = |accumulate, count| {
             let train = TrainConfig { accumulate, batch_tokens: 1000, ..TrainConfig::default() };
-            refuse_idle_ranks(&train, Ranks { rank: 0, count })
+            refuse_idle_ranks(&train, count)
         };
         assert_eq!(of(1, 1).unwrap(), None);
         assert_eq!(of(8, 4).unwrap(), None);

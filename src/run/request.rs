@@ -49,15 +49,16 @@ impl RunRequest {
         config::locate(error, key, &self.files, &self.sets)
     }
 
-    /// The device that it names, or else the configuration.
+    /// The device that it names, or else the configuration, for one of the processes of the run on this machine.
     ///
     /// # Errors
     /// It cannot be used here; the key is named.
-    pub fn open_device(&self, config: &Config) -> Result<Device> {
+    pub fn open_device(&self, config: &Config, process: usize) -> Result<Device> {
         let name = &config.runtime.device;
+        let of_key = |error: Error| error.context(format_args!("`runtime.device` = \"{name}\""));
         match &self.device {
-            Some(device) => device::open(device),
-            None => device::open(name).map_err(|error| error.context(format_args!("`runtime.device` = \"{name}\""))),
+            Some(device) => device::open_for(device, process),
+            None => device::open_for(name, process).map_err(of_key),
         }
     }
 

@@ -36,6 +36,7 @@ use crate::data::texts::Texts;
 use crate::data::training::TrainingData;
 use crate::error::{Error, Result};
 use crate::escape::shown_path;
+use crate::gpu::Others;
 use crate::model::Transformer;
 use crate::model_dir::{Notices, Tell, vocabulary};
 use crate::notice::{Notice, grouped};
@@ -85,6 +86,8 @@ pub struct Resolved {
     pub texts: Texts,
     /// Where it trains.
     pub device: Device,
+    /// The other ranks, if there are any.
+    pub others: Option<Others>,
     /// The run directory.
     pub run: PathBuf,
 }
@@ -97,9 +100,14 @@ impl Resolved {
     pub fn new(request: RunRequest, group: Option<&Group>, tell: Tell<'_>) -> Result<Self> {
         let config = request.config()?;
         let ranks = group.map_or(Ranks::ALONE, |group| group.ranks());
-        let warning = plan::refuse_idle_ranks(&config.train, ranks)?;
+        let warning = plan::refuse_idle_ranks(&config.train, ranks.count)?;
+        let local = group.map_or(Ranks::ALONE, |group| group.local());
+        request.set_threads(&config, local.count)?;
+        let device = request.open_device(&config, local.rank)?;
+        let mut others = None;
         if let Some(group) = group {
             group.set_timeout(config.runtime.rank_timeout as u64);
+            others = Some(backend::connect(group, &device, &config.runtime, tell)?);
             // What rank 0 downloads, the others find.
             if !group.leads() {
                 group.wait()?;
@@ -109,8 +117,6 @@ impl Resolved {
         if let Some(group) = group.filter(|group| group.leads()) {
             group.wait()?;
         }
-        request.set_threads(&config, group.map_or(1, |group| group.local().count))?;
-        let device = request.open_device(&config)?;
         if device.is_cpu() {
             memory::refuse_the_impossible(&config.model, config.tokenizer.vocab_size)?;
         }
@@ -121,7 +127,7 @@ impl Resolved {
         }
         let idle = config.train.schedule.idle_end(config.train.max_updates);
         idle.into_iter().for_each(|text| tell(Notice::Warning(text)));
-        Ok(Self { request, config, texts, device, run })
+        Ok(Self { request, config, texts, device, others, run })
     }
 
     /// Locks the directory, and compares the configuration with that of the run which is to be continued.
@@ -274,9 +280,9 @@ impl<'a> Prepared<'a> {
         let group = surroundings.group.as_ref();
         if let Some(group) = group {
             follower::give_state(group, (&state, is_loaded), config, &model, &optimizer)?;
-            tell(Notice::Info(plan.of_ranks(config, group)));
+            tell(Notice::Info(plan::of_ranks(config, group.ranks().count, Some(group.machines()))));
         }
-        let mut backend = backend::open(&model, group)?;
+        let mut backend = backend::open(&model, resolved.others.clone())?;
         // A run that is replaced stays until it is known that this one can be trained.
         let session = rehearsal(&mut *backend, &data, config, tell)?;
         group.map_or(Ok(()), |group| group.wait())?;

@@ -210,14 +210,17 @@ impl Backend for Tape {
 /// The engine of a GPU.
 pub struct OnGpu {
     engine: gpu::Engine,
-    /// The other ranks, if there are any.
+    /// The other ranks, if there are any, …
+    others: Option<gpu::Others>,
+    /// … and their operations on the host.
     communicator: Option<Rc<dyn Communicator>>,
 }
 
 impl OnGpu {
-    /// The backend of an engine; with a communicator, that of one rank of a data-parallel run.
-    pub fn new(engine: gpu::Engine, communicator: Option<Rc<dyn Communicator>>) -> Self {
-        Self { engine, communicator }
+    /// The backend of an engine; with others, that of one rank of a data-parallel run.
+    pub fn new(engine: gpu::Engine, others: Option<gpu::Others>) -> Self {
+        let communicator = others.clone().map(gpu::Others::communicator);
+        Self { engine, others, communicator }
     }
 }
 
@@ -250,7 +253,7 @@ impl Backend for OnGpu {
     }
 
     fn reduce(&mut self, counts: Counts) -> Result<()> {
-        self.engine.reduce(counts, self.communicator.as_deref())
+        self.engine.reduce(counts, self.others.as_ref())
     }
 
     fn decide(&mut self, clip_norm: f64) -> Result<()> {

@@ -6,11 +6,12 @@ use std::ffi::{CString, OsStr, c_char, c_int, c_void};
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor};
 use libloading::Library;
 use mt::error::{Error, Result};
-use mt::gpu::queue::{self, Address, Epilogue, Matrix, Number, Product, Queue, Ticket};
+use mt::gpu::queue::{self, Address, Epilogue, Mark, Matrix, Number, Product, Queue, Ticket};
 
 type Launch = unsafe extern "C" fn(*const c_char, *const u32, u32, u32, *mut *mut c_void) -> c_int;
 
@@ -45,6 +46,36 @@ fn kernels(sees_races: bool) -> Library {
     compile(&arguments);
     // SAFETY: loading it only fills its table of kernels.
     unsafe { Library::new(&library) }.unwrap()
+}
+
+/// NCCL between threads of this process, emulated on the processor.
+pub struct EmulatedNccl {
+    pub library: Arc<mt::gpu::nccl::Library>,
+    fails_after: unsafe extern "C" fn(std::ffi::c_long),
+}
+
+impl EmulatedNccl {
+    /// Compiled only once.
+    pub fn library() -> &'static Self {
+        static LIBRARY: OnceLock<EmulatedNccl> = OnceLock::new();
+        LIBRARY.get_or_init(|| {
+            let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+            let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/emulator/nccl.cpp");
+            let file = folder.path().join("libnccl.so.2");
+            compile(&["-shared".as_ref(), source.as_os_str(), "-o".as_ref(), file.as_os_str()]);
+            // It keeps it loaded: for ever.
+            let library = mt::gpu::nccl::Library::load_from(file.to_str().unwrap(), &[]).unwrap();
+            // SAFETY: loading it does nothing; nccl.cpp defines the function with this signature.
+            let fails_after = unsafe { *Library::new(&file).unwrap().get(b"emulated_nccl_fails_after").unwrap() };
+            Self { library, fails_after }
+        })
+    }
+
+    /// Lets the rank that this thread starts next fail after so many operations.
+    pub fn fails_after(&self, operations: u32) {
+        // SAFETY: it only notes a number.
+        unsafe { (self.fails_after)(operations.into()) }
+    }
 }
 
 /// [`kernels`], compiled only once.
@@ -320,6 +351,19 @@ impl Queue for Emulator {
             }
         }
         Ok(())
+    }
+
+    fn mark(&self) -> Result<Mark> {
+        Ok(Mark::new(Instant::now()))
+    }
+
+    fn between(&self, from: &Mark, to: &Mark) -> Result<Option<Duration>> {
+        let [from, to] = [from, to].map(|mark| *mark.of::<Instant>().expect("it is of this queue"));
+        Ok(Some(to - from))
+    }
+
+    fn stream(&self) -> Result<*mut c_void> {
+        Ok(std::ptr::null_mut())
     }
 
     fn address(&self, tensor: &Tensor) -> Result<Address> {

@@ -11,6 +11,7 @@ pub mod marian;
 pub mod npz;
 pub mod parity;
 pub mod project;
+pub mod threads;
 pub mod torch;
 pub mod transcript;
 

@@ -3,6 +3,9 @@
 // Candle's that training and decoding need. It is as strict as the real ones about handles, alignments, leading dimensions
 // and shapes.
 //
+// It has as many devices as MT_EMULATED_DEVICES says, or one. All are the same memory of this process: there is a process for
+// each device that trains. NCCL connects them (nccl.cpp).
+//
 // Work is done as late as possible, when it is waited for. If the host changes or reads memory too early, such as pinned
 // memory, it therefore sees wrong results.
 #include "../../src/gpu/kernels/all.cu"
@@ -279,11 +282,24 @@ constexpr uint64_t MAGIC = 0x6d746d746d746d74;
 
 }  // namespace
 
+#define NCCL_LATER(stream, piece) (check_stream(stream), work().later(piece))
+#define NCCL_CHECK(memory, bytes) check(memory, bytes, "NCCL")
+#define NCCL_HANGS true
+#include "nccl.cpp"
+
 extern "C" {
 
 Status cuInit(unsigned) { return SUCCESS; }
 Status cuDriverGetVersion(int* version) { return *version = 13000, SUCCESS; }
-Status cuDeviceGetCount(int* count) { return *count = 1, SUCCESS; }
+Status cuDeviceGetCount(int* count) {
+    const char* const devices = std::getenv("MT_EMULATED_DEVICES");
+    return *count = devices != nullptr ? std::atoi(devices) : 1, SUCCESS;
+}
+Status cuDeviceGetUuid_v2(char* bytes, int device) {
+    std::memset(bytes, 0, 16);
+    return bytes[15] = static_cast<char>(device), SUCCESS;
+}
+Status cuDeviceGetUuid(char* bytes, int device) { return cuDeviceGetUuid_v2(bytes, device); }
 Status cuDeviceGet(int* device, int ordinal) { return *device = ordinal, SUCCESS; }
 Status cuDeviceGetAttribute(int* value, int attribute, int) {
     switch (attribute) {

@@ -9,6 +9,7 @@ mod loss;
 mod norm;
 mod product;
 mod product_norm;
+mod ranks;
 
 use std::sync::Arc;
 

@@ -1,125 +1,13 @@
 //! Data-parallel training: threads of this process as the ranks.
 
 use std::rc::Rc;
-use std::sync::{Arc, Condvar, Mutex};
-use std::thread;
-use std::time::Duration;
 
-use mt::error::{Error, Result};
-use mt::ranks::{Communicator, Ranks};
+use mt::ranks::Communicator;
 use mt::train::backend::Tape;
 use mt::train::{StopReason, TrainConfig};
 
+use crate::common::threads::on_threads;
 use crate::toy::{Left, Trouble, config, count, run_with, untrained};
-
-/// How long a rank waits for the others. They are out of step if one does not come.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// What a rank adds to a collective operation.
-#[derive(Clone, Default)]
-struct Share {
-    floats: Vec<f32>,
-    numbers: Vec<f64>,
-    bytes: Vec<u8>,
-}
-
-/// What an operation makes of all shares.
-type Combined = Vec<Share>;
-
-/// What all ranks see of a collective operation.
-#[derive(Default)]
-struct Meeting {
-    shares: Vec<Option<Share>>,
-    /// What was made of them, once all are there.
-    made: Option<Combined>,
-    /// How many ranks have taken it.
-    taken: usize,
-}
-
-/// A rank that is a thread of this process.
-struct Thread {
-    ranks: Ranks,
-    meeting: Arc<(Mutex<Meeting>, Condvar)>,
-}
-
-impl Thread {
-    /// Waits until `is_ready`, and then calls `f`.
-    fn when<R>(&self, is_ready: impl Fn(&Meeting) -> bool, f: impl FnOnce(&mut Meeting) -> R) -> Result<R> {
-        let (meeting, changed) = &*self.meeting;
-        let (mut meeting, waited) = changed
-            .wait_timeout_while(meeting.lock().unwrap(), PATIENCE, |meeting| !is_ready(meeting))
-            .map_err(|_| Error::failure("another rank has panicked"))?;
-        if waited.timed_out() {
-            return Err(Error::failure(format!("rank {} waits in vain for another", self.ranks.rank)));
-        }
-        let result = f(&mut meeting);
-        changed.notify_all();
-        Ok(result)
-    }
-}
-
-impl Thread {
-    /// Gives this rank's share, and returns what `combine` makes of all of them.
-    fn meet(&self, share: Share, combine: impl FnOnce(Vec<Share>) -> Combined) -> Result<Combined> {
-        let Ranks { rank, count } = self.ranks;
-        // What the operation before has made is there until all ranks have it.
-        self.when(
-            |meeting| meeting.made.is_none(),
-            |meeting| {
-                meeting.shares.resize(count, None);
-                meeting.shares[rank] = Some(share);
-                if meeting.shares.iter().all(Option::is_some) {
-                    meeting.made = Some(combine(meeting.shares.drain(..).flatten().collect()));
-                }
-            },
-        )?;
-        self.when(
-            |meeting| meeting.made.is_some(),
-            |meeting| {
-                let made = meeting.made.clone().expect("it is ready");
-                meeting.taken += 1;
-                if meeting.taken == count {
-                    (meeting.made, meeting.taken) = (None, 0);
-                }
-                made
-            },
-        )
-    }
-}
-
-impl Communicator for Thread {
-    fn ranks(&self) -> Ranks {
-        self.ranks
-    }
-
-    fn sum(&self, gradients: &mut [f32], numbers: &mut [f64]) -> Result<()> {
-        let share = Share { floats: gradients.to_vec(), numbers: numbers.to_vec(), bytes: Vec::new() };
-        let made = self.meet(share, |shares| {
-            let sum = shares.into_iter().reduce(|mut sum, share| {
-                let lengths = |share: &Share| (share.floats.len(), share.numbers.len());
-                assert_eq!(lengths(&sum), lengths(&share), "ranks out of step");
-                sum.floats.iter_mut().zip(share.floats).for_each(|(sum, x)| *sum += x);
-                sum.numbers.iter_mut().zip(share.numbers).for_each(|(sum, x)| *sum += x);
-                sum
-            });
-            vec![sum.expect("there is a rank")]
-        })?;
-        gradients.copy_from_slice(&made[0].floats);
-        numbers.copy_from_slice(&made[0].numbers);
-        Ok(())
-    }
-
-    fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let all = self.meet(Share { bytes: bytes.to_vec(), ..Share::default() }, |shares| shares)?;
-        Ok(all.into_iter().map(|share| share.bytes).collect())
-    }
-
-    fn broadcast(&self, values: &mut [f32]) -> Result<()> {
-        let all = self.meet(Share { floats: values.to_vec(), ..Share::default() }, |shares| shares)?;
-        values.copy_from_slice(&all[0].floats);
-        Ok(())
-    }
-}
 
 /// What a rank is left with: its run, and the gradients of the last update.
 type Rank = (Left, Vec<f32>);
@@ -131,17 +19,11 @@ fn run(
     config: &TrainConfig,
     trouble: impl Fn(usize) -> Trouble<'static> + Sync,
 ) -> Vec<Rank> {
-    let meeting: Arc<(Mutex<Meeting>, Condvar)> = Arc::default();
-    let run = |rank: usize| {
-        let model = untrained(dropout);
-        let thread = Thread { ranks: Ranks { rank, count }, meeting: meeting.clone() };
+    on_threads(count, |thread| {
+        let (rank, model) = (thread.ranks().rank, untrained(dropout));
         let tape = Tape::new(&model).with_communicator(Some(Rc::new(thread)));
         let (left, _) = run_with(&model, tape, depth, config, trouble(rank));
         (left, model.parameters().gradients().to_vec1().unwrap())
-    };
-    thread::scope(|scope| {
-        let ranks: Vec<_> = (0..count).map(|rank| scope.spawn(move || run(rank))).collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     })
 }
 

@@ -141,7 +141,7 @@ impl Training {
     fn check_prospects(&self, texts: &Texts, report: &mut Report) {
         report.existing = Existing::find(&self.run, &self.config, &|error, key| self.request.locate(error, key));
         let prepared = self.prepare(texts, report);
-        let device = report.keep(self.request.open_device(&self.config));
+        let device = report.keep(self.request.open_device(&self.config, 0));
         // Only the processor uses the machine's memory; `cpu` and `auto` can always be opened.
         let is_host = device.as_ref().is_some_and(Device::is_cpu);
         let is_possible = !is_host

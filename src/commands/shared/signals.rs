@@ -1,8 +1,9 @@
 //! Signals: during training they make it save and stop; any other command ends, and reports how far it has come.
 
 use std::io::{IsTerminal, Write};
+use std::process::Child;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXCPU};
@@ -54,11 +55,7 @@ impl Signals {
         if let Some(ends) = ENDS.get() {
             ends.store(false, Ordering::Relaxed);
         }
-        let mut wanted = vec![SIGINT, SIGTERM, SIGUSR1, SIGXCPU];
-        if !is_ignored(SIGHUP) {
-            wanted.push(SIGHUP);
-        }
-        let mut signals = signal_hook::iterator::Signals::new(wanted).map_err(failed)?;
+        let mut signals = signal_hook::iterator::Signals::new(of_training()).map_err(failed)?;
         let first = Arc::new(AtomicI32::new(0));
         let at_once = Arc::new(AtomicBool::new(false));
         let (shared, ends) = (first.clone(), at_once.clone());
@@ -90,6 +87,41 @@ impl Signals {
         };
         start(listen)?;
         Ok(Self { first, at_once })
+    }
+}
+
+/// The signals that training listens for.
+fn of_training() -> Vec<i32> {
+    let mut wanted = vec![SIGINT, SIGTERM, SIGUSR1, SIGXCPU];
+    if !is_ignored(SIGHUP) {
+        wanted.push(SIGHUP);
+    }
+    wanted
+}
+
+/// Processes that this one has started; none in place of one that has ended.
+pub(crate) type Children = Arc<Mutex<Vec<Option<Child>>>>;
+
+/// Passes the signals that training listens for on to processes that this one has started.
+pub(crate) fn pass_on(to: Children) -> Result<()> {
+    let failed = |error: std::io::Error| Error::failure(format!("cannot listen for signals: {error}"));
+    let mut signals = signal_hook::iterator::Signals::new(of_training()).map_err(failed)?;
+    start(move || {
+        for signal in signals.forever() {
+            for process in to.lock().unwrap_or_else(PoisonError::into_inner).iter().flatten() {
+                // SAFETY: nobody has asked for the end of this process, so its number is no other's.
+                unsafe { libc::kill(process.id() as libc::pid_t, signal) };
+            }
+        }
+    })
+}
+
+/// Makes the end of the parent process stop this one, as SIGTERM does.
+pub(crate) fn end_with_parent() {
+    #[cfg(target_os = "linux")]
+    // SAFETY: it only sets a number.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
     }
 }
 

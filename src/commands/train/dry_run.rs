@@ -24,12 +24,12 @@ use crate::run::{compare, directory, restore, resume};
 use crate::train::memory;
 
 /// Prints the resolved configuration, parameters, corpus statistics, batches per epoch and estimated memory. `saved`
-/// holds the configuration and the tokenizers of the run to continue, and its text is compared. With `--overwrite`, any
-/// other existing run would be replaced.
+/// holds the configuration and the tokenizers of the run to continue, and its text is compared; `of_ranks` says what
+/// several ranks would do. With `--overwrite`, any other existing run would be replaced.
 pub(super) fn print(
     run: &Path,
     config: &Config,
-    texts: &Texts,
+    (texts, of_ranks): (&Texts, &[String]),
     saved: Option<(Config, Tokenizers)>,
     args: &TrainArgs,
     device: &Device,
@@ -101,6 +101,7 @@ pub(super) fn print(
         false => "",
     };
     lines.push(comment(format_args!("run directory: {}{exists}", run.display())));
+    lines.extend(of_ranks.iter().map(comment));
     lines.push(format!("# memory in training: about {:.2} GiB", memory::gibibytes(plan.memory_bytes)));
     lines.extend(plan.warnings(config, device.is_cpu()).map(|warning| comment(format_args!("warning: {warning}"))));
     for line in lines {

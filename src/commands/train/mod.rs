@@ -1,5 +1,6 @@
 //! `mt train`
 
+mod devices;
 mod dry_run;
 
 use std::path::Path;
@@ -9,22 +10,24 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use crate::checkpoint::CONFIG_FILE;
-use crate::cli::{Common, TrainArgs};
+use crate::cli::{Common, Gpus, TrainArgs};
 use crate::commands::shared::arguments;
 use crate::commands::shared::output::{print, print_json};
-use crate::commands::shared::signals::Signals;
+use crate::commands::shared::signals::{self, Signals};
 use crate::config::Config;
 use crate::console::{message, messages, note, pairs_bar, tell};
 use crate::error::{Error, Result};
 use crate::escape::shell_word;
+use crate::gpu::nccl::Library;
 use crate::notice::Notice;
+use crate::ranks::Ranks;
 use crate::ranks::group::Group;
 use crate::ranks::launch::Launch;
 use crate::ranks::watch::Failure;
 use crate::run::ended::Ended;
 use crate::run::request::RunRequest;
 use crate::run::stages::{Outcome, Resolved, Step, Surroundings, UPDATES_REACHED};
-use crate::run::{directory, follower};
+use crate::run::{backend, directory, follower, plan};
 use crate::train::{StopReason, Validation};
 
 /// Messages at the first signal, and at a second one.
@@ -43,25 +46,51 @@ pub(super) fn run(args: &TrainArgs, common: &Common) -> Result<()> {
 }
 
 fn work(args: &TrainArgs, common: &Common) -> Result<()> {
-    let request = RunRequest {
+    let mut request = RunRequest {
         resume: args.resume,
         overwrite: args.overwrite,
         force: args.force,
         ..arguments::run(&args.run, common)
     };
-    let Some(launch) = Launch::find()? else { return train(request, None, args, common) };
-    let other_ranks = launch.ranks.rank > 0;
-    if args.dry_run {
-        return if other_ranks { Ok(()) } else { train(request, None, args, common) };
+    let launch = Launch::find()?;
+    if let Some(gpus) = &args.devices {
+        let gpus = devices::numbers(gpus)?;
+        let of_this = launch.as_ref().map_or(0, |launch| launch.ranks.rank);
+        request.device = gpus.get(of_this).map(|number| format!("cuda:{number}"));
+        match &launch {
+            None if args.dry_run => return dry_run(request, gpus.len(), args, common),
+            None if gpus.len() > 1 => {
+                // What all of them would say is said once.
+                plan::refuse_idle_ranks(&request.config()?.train, gpus.len())?;
+                Library::load()?;
+                match devices::start(&gpus)? {}
+            }
+            Some(launch) if !launch.is_own() => {
+                let what = format!("--devices starts ranks, but {} has started this one", launch.launcher.name());
+                return Err(Error::usage(what).help("use one of the two"));
+            }
+            Some(_) => signals::end_with_parent(),
+            None => {}
+        }
     }
+    if args.dry_run {
+        let Ranks { rank, count } = launch.map_or(Ranks::ALONE, |launch| launch.ranks);
+        return if rank > 0 { Ok(()) } else { dry_run(request, count, args, common) };
+    }
+    let Some(launch) = launch else { return train(request, None, args, common) };
+    let other_ranks = launch.ranks.rank > 0;
     // Whatever the main thread waits for, the other ranks are not kept waiting.
-    let end = |failure: &Failure| -> ! {
+    let rank_0_tells = launch.is_own() && other_ranks;
+    let end = move |failure: &Failure| -> ! {
         let error = failure.error();
-        messages(format_args!("error: {error}"));
+        if !rank_0_tells || failure.rank == 0 {
+            messages(format_args!("error: {error}"));
+        }
         // At once: at an orderly exit, MPI's library might wait for others.
         signal_hook::low_level::exit(error.exit_code().into())
     };
-    let group = Rc::new(Group::join(&launch, Box::new(tell), Box::new(move |failure| end(failure)))?);
+    let group = Group::join(&launch, backend::GIFT, Box::new(tell), Box::new(move |failure| end(failure)))?;
+    let group = Rc::new(group);
     let done = if other_ranks { follow(request, &group) } else { train(request, Some(&group), args, common) };
     match done {
         Err(error) if !group.is_done() => {
@@ -91,7 +120,9 @@ fn follow(request: RunRequest, group: &Rc<Group>) -> Result<()> {
     group.finish()?;
     match end {
         Some(end @ (StopReason::Interrupted | StopReason::Terminated)) => {
-            Err(Error::stopped(end == StopReason::Terminated, "stopped by a signal"))
+            // Rank 0 reports it.
+            let error = Error::stopped(end == StopReason::Terminated, "stopped by a signal");
+            signal_hook::low_level::exit(error.exit_code().into())
         }
         _ => Ok(()),
     }
@@ -99,12 +130,6 @@ fn follow(request: RunRequest, group: &Rc<Group>) -> Result<()> {
 
 fn train(request: RunRequest, group: Option<&Rc<Group>>, args: &TrainArgs, common: &Common) -> Result<()> {
     let resolved = Resolved::new(request, group.map(|group| &**group), &tell)?;
-    if args.dry_run {
-        let Resolved { request, config, texts, device, run } = resolved;
-        let old = directory::continued(&run, &request, &config, &tell)?.map(|continued| continued.config);
-        let saved = old.map(|old| directory::tokenizers(&run).map(|tokenizers| (old, tokenizers))).transpose()?;
-        return dry_run::print(&run, &config, &texts, saved, args, &device, common);
-    }
     let signals = Signals::register(Some(ON_SIGNALS))?;
     let surroundings = Surroundings { tell: Arc::new(tell), stop: &signals, meter: &pairs_bar, group: group.cloned() };
     let finish = || group.map_or(Ok(()), |group| group.finish());
@@ -121,10 +146,28 @@ fn train(request: RunRequest, group: Option<&Rc<Group>>, args: &TrainArgs, commo
     }
 }
 
+/// Prints the plan of a run of so many ranks.
+fn dry_run(request: RunRequest, ranks: usize, args: &TrainArgs, common: &Common) -> Result<()> {
+    let resolved = Resolved::new(request, None, &tell)?;
+    let of_ranks = match ranks {
+        1 => Vec::new(),
+        _ => {
+            let warning = plan::refuse_idle_ranks(&resolved.config.train, ranks)?;
+            let warning = warning.map(|warning| format!("warning: {warning}"));
+            std::iter::once(plan::of_ranks(&resolved.config, ranks, None)).chain(warning).collect()
+        }
+    };
+    let Resolved { request, config, texts, device, run, .. } = resolved;
+    let old = directory::continued(&run, &request, &config, &tell)?.map(|continued| continued.config);
+    let saved = old.map(|old| directory::tokenizers(&run).map(|tokenizers| (old, tokenizers))).transpose()?;
+    dry_run::print(&run, &config, (&texts, &of_ranks), saved, args, &device, common)
+}
+
 /// The command that goes on with a run, on the same device.
-fn resuming(run: &Path, common: &Common) -> String {
+fn resuming(run: &Path, gpus: Option<&Gpus>, common: &Common) -> String {
     let device = common.device.as_ref().map(|device| format!(" --device {device}")).unwrap_or_default();
     let threads = common.threads.map(|threads| format!(" --threads {threads}")).unwrap_or_default();
+    let device = device + &devices::flag(gpus);
     format!("`mt train --config {} --resume{device}{threads}`", shell_word(&run.join(CONFIG_FILE)))
 }
 
@@ -181,7 +224,7 @@ fn report(outcome: Outcome, args: &TrainArgs, common: &Common) -> Result<()> {
     }
     match stopped {
         Some(signal) => {
-            let help = format!("{verb} with {}", resuming(&run, common));
+            let help = format!("{verb} with {}", resuming(&run, args.devices.as_ref(), common));
             Err(Error::stopped(signal == StopReason::Terminated, what).help(help))
         }
         None => Ok(()),

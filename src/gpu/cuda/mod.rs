@@ -16,7 +16,7 @@ use candle_core::cuda_backend::cudarc::driver::{
 use candle_core::cuda_backend::cudarc::nvrtc::Ptx;
 use candle_core::{Device, Storage, Tensor};
 
-use super::queue::{Address, Epilogue, Launch, Number, Product, Queue, Ticket};
+use super::queue::{Address, Epilogue, Launch, Mark, Number, Product, Queue, Ticket};
 use crate::error::{Error, Result};
 use crate::ops::matmul::Precision;
 use crate::ops::profile::{self, Work};
@@ -73,6 +73,13 @@ impl Drop for Timer<'_> {
             locked(&cuda.timed).push_back(timed);
         }
     }
+}
+
+/// The time between two events that were recorded and are over.
+fn elapsed(before: &CudaEvent, after: &CudaEvent) -> Result<Duration> {
+    // SAFETY: both are events.
+    let milliseconds = unsafe { result::event::elapsed(before.cu_event(), after.cu_event()) };
+    Ok(Duration::from_secs_f32(milliseconds.map_err(driver_error)?.max(0.0) / 1e3))
 }
 
 /// What a product is for, as profiles name it.
@@ -187,6 +194,15 @@ impl Cuda {
         })
     }
 
+    /// What tells this GPU from all others.
+    ///
+    /// # Errors
+    /// The driver fails.
+    pub fn identity(&self) -> Result<String> {
+        let uuid = self.stream.context().uuid().map_err(driver_error)?;
+        Ok(uuid.bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect())
+    }
+
     /// Binds the context to the thread that calls.
     fn bind(&self) -> Result<()> {
         self.stream.context().bind_to_thread().map_err(driver_error)
@@ -265,11 +281,7 @@ impl Cuda {
     fn count(&self) -> Result<()> {
         let mut timed = locked(&self.timed);
         while let Some(Timed { name, part, work, events }) = timed.pop_front_if(|timed| timed.events[1].is_complete()) {
-            let [before, after] = &events;
-            // SAFETY: both were recorded, and are over.
-            let milliseconds = unsafe { result::event::elapsed(before.cu_event(), after.cu_event()) };
-            let time = Duration::from_secs_f32(milliseconds.map_err(driver_error)?.max(0.0) / 1e3);
-            profile::add(name, part, time, work);
+            profile::add(name, part, elapsed(&events[0], &events[1])?, work);
             locked(&self.spare).push(events);
         }
         Ok(())
@@ -402,6 +414,27 @@ impl Queue for Cuda {
 
     fn takes_epilogue(&self, product: &Product) -> bool {
         product.epilogue == Epilogue::None || (product.epilogue.is_aligned() && self.algorithm(product).is_ok())
+    }
+
+    fn mark(&self) -> Result<Mark> {
+        self.bind()?;
+        let event =
+            self.stream.context().new_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT)).map_err(driver_error)?;
+        event.record(&self.stream).map_err(driver_error)?;
+        Ok(Mark::new(event))
+    }
+
+    fn between(&self, from: &Mark, to: &Mark) -> Result<Option<Duration>> {
+        let (Some(from), Some(to)) = (from.of::<CudaEvent>(), to.of::<CudaEvent>()) else { return Ok(None) };
+        if !from.is_complete() || !to.is_complete() {
+            return Ok(None);
+        }
+        elapsed(from, to).map(Some)
+    }
+
+    fn stream(&self) -> Result<*mut c_void> {
+        self.bind()?;
+        Ok(self.stream.cu_stream().cast())
     }
 
     fn address(&self, tensor: &Tensor) -> Result<Address> {

@@ -104,3 +104,10 @@ KERNEL to_bf16_all(bf16* out, const float* in, unsigned long long count) {
     for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) out[i] = to_bf16(in[i]);
 }
 LAUNCHABLE(to_bf16_all)
+
+// And back.
+KERNEL to_float_all(float* out, const bf16* in, unsigned long long count) {
+    const size_t stride = size_t(gridDim.x) * blockDim.x;
+    for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) out[i] = to_float(in[i]);
+}
+LAUNCHABLE(to_float_all)

@@ -111,21 +111,19 @@ impl Kernels {
 
     /// out = x in bf16.
     pub fn to_bf16(&self, out: Address, x: Address, count: usize) -> Result<()> {
-        let bytes = 6 * count;
+        self.convert("to_bf16_all", [out, x], count)
+    }
+
+    /// out = x in float32.
+    pub fn to_float(&self, out: Address, x: Address, count: usize) -> Result<()> {
+        self.convert("to_float_all", [out, x], count)
+    }
+
+    fn convert(&self, kernel: &'static str, [out, x]: [Address; 2], count: usize) -> Result<()> {
+        let work = Work::bytes(6 * count);
         let (grid, count) = ([self.blocks(count.div_ceil(256), 32), 1, 1], count as u64);
-        // SAFETY: the types are those of `to_bf16_all` in optimizer.cu.
-        unsafe {
-            self.queue.launch(
-                &Launch {
-                    kernel: "to_bf16_all",
-                    name: "weights to bf16",
-                    grid,
-                    threads: 256,
-                    shared: 0,
-                    work: Work::bytes(bytes),
-                },
-                arguments![out, x, count],
-            )
-        }
+        let launch = Launch { kernel, name: "conversion", grid, threads: 256, shared: 0, work };
+        // SAFETY: the types are those of both kernels in optimizer.cu.
+        unsafe { self.queue.launch(&launch, arguments![out, x, count]) }
     }
 }

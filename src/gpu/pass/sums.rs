@@ -67,11 +67,12 @@ impl Sums {
 mod tests {
     use std::ffi::c_void;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
 
     use candle_core::Tensor;
 
     use super::*;
-    use crate::gpu::queue::{Launch, Number, Product, Ticket};
+    use crate::gpu::queue::{Launch, Mark, Number, Product, Ticket};
 
     /// Counts blocks and launches, and does nothing.
     #[derive(Default)]
@@ -123,6 +124,18 @@ mod tests {
         }
 
         fn product(&self, _: &Product) -> Result<()> {
+            unreachable!()
+        }
+
+        fn mark(&self) -> Result<Mark> {
+            unreachable!()
+        }
+
+        fn between(&self, _: &Mark, _: &Mark) -> Result<Option<Duration>> {
+            unreachable!()
+        }
+
+        fn stream(&self) -> Result<*mut c_void> {
             unreachable!()
         }
 

@@ -235,6 +235,15 @@ function summary(run) {
     const half = speeds.length / 2;
     out["tokens a second, median"] = short((speeds[Math.ceil(half) - 1] + speeds[Math.floor(half)]) / 2);
   }
+  if (last?.ranks) {
+    // Another number of ranks may have begun the run.
+    const alike = train.filter(e => e.ranks === last.ranks && e.idle?.length === e.ranks);
+    const waiting = last.idle.map((_, rank) => alike.reduce((sum, e) => sum + e.idle[rank], 0) / alike.length);
+    out["ranks"] = String(last.ranks);
+    out["waiting for others, by rank"] = waiting.map(share => `${(100 * share).toFixed(0)} %`).join(", ");
+    const of = key => Number(run.config[key]);
+    out["tokens of an update, at most"] = (of("train.accumulate") * of("train.batch_tokens")).toLocaleString("en");
+  }
   if (run.corpus?.parameters) out["parameters"] = run.corpus.parameters.toLocaleString("en");
   if (best) {
     out["best validation"] = `update ${best.update}`;

@@ -1,0 +1,310 @@
+//! NCCL: collective operations between NVIDIA's GPUs, from one memory to another.
+//!
+//! The library is loaded when the ranks of a run have GPUs. Sums of gradients are queued like kernels, so that the host
+//! goes on; those of numbers on the host pass through the device's memory, and are waited for. An operation that can
+//! never complete, because another rank is gone, leaves the host waiting: the watch over the ranks then ends the
+//! process, and so does the thread that asks NCCL for errors.
+
+mod library;
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+pub use library::{Failed, Id, Library};
+
+use super::queue::{Address, Mark, Number, Queue, Ticket};
+use super::{bytes_of, bytes_of_mut};
+use crate::error::{Error, Result};
+use crate::ranks::{Communicator, Idle, Ranks};
+use library::{Handle, SUM, Type};
+
+/// How often NCCL is asked whether an operation has failed.
+const ASK_EVERY: Duration = Duration::from_millis(200);
+/// Updates that may be under way: their times are not asked for.
+const UNDER_WAY: usize = 3;
+/// The most bytes of the device's memory that host numbers pass through at once.
+const SCRATCH: usize = 64 << 20;
+
+/// What to do when NCCL finds that an operation has failed, on another thread: most end the process.
+pub type OnFailure = Box<dyn Fn(&Failed) + Send>;
+
+/// One of NCCL's ranks, on the device of a queue.
+pub struct Nccl {
+    handle: Handle,
+    queue: Arc<dyn Queue>,
+    ranks: Ranks,
+    /// The machine of each rank.
+    hosts: Vec<String>,
+    /// Memory that numbers of the host pass through, and its bytes.
+    scratch: Cell<(Address, usize)>,
+    /// Where the times of all ranks are added up, on the device.
+    times: Address,
+    timing: RefCell<Timing>,
+    /// Tells the thread that asks for errors to end.
+    is_over: Arc<AtomicBool>,
+    asks: Option<JoinHandle<()>>,
+    library: Arc<Library>,
+}
+
+/// How long ranks work, and wait for others.
+#[derive(Default)]
+struct Timing {
+    /// When the operation before was done.
+    since: Option<Mark>,
+    /// Of sums that may be under way: when the operation before was done, when this rank came, and when all had come
+    /// and the sum was there.
+    under_way: VecDeque<[Mark; 3]>,
+    /// Sums of all ranks' times on their way to the host.
+    fetched: VecDeque<Ticket>,
+    /// Seconds of each rank: those in which it did its own work, and all.
+    known: Vec<[f64; 2]>,
+}
+
+/// A handle that another thread uses.
+struct Shared(Handle);
+
+// SAFETY: NCCL's handles may be asked for errors from any thread.
+unsafe impl Send for Shared {}
+
+impl Nccl {
+    /// Meets the other ranks, of which rank 0 has made `id`. Waits for all of them.
+    ///
+    /// # Errors
+    /// NCCL cannot connect these GPUs: two ranks use the same one, or there is no way between them.
+    pub fn start(
+        library: Arc<Library>,
+        id: Id,
+        (ranks, hosts): (Ranks, &[String]),
+        queue: Arc<dyn Queue>,
+        on_failure: OnFailure,
+    ) -> Result<Self> {
+        // The device is that of the calling thread.
+        queue.stream()?;
+        let mut handle: Handle = std::ptr::null_mut();
+        // SAFETY: it writes a handle.
+        let code = unsafe { (library.init_rank)(&mut handle, ranks.count as c_int, id, ranks.rank as c_int) };
+        library.check(code, std::ptr::null_mut(), "connecting the GPUs").map_err(|error| {
+            error.more_help("each rank needs a GPU of its own: see --devices, and CUDA_VISIBLE_DEVICES")
+        })?;
+        let times = queue.allocate(size_of::<[f64; 2]>() * ranks.count)?;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (ends, shared, asked) = (is_over.clone(), Shared(handle), library.clone());
+        let ask = move || {
+            let Shared(handle) = { shared };
+            while !ends.load(Ordering::Relaxed) {
+                if let Some(failed) = asked.failed_operation(handle) {
+                    return on_failure(&failed);
+                }
+                std::thread::park_timeout(ASK_EVERY);
+            }
+        };
+        let thread = std::thread::Builder::new().name("nccl".to_owned()).spawn(ask);
+        let asks = thread.map_err(|error| Error::thread("watches NCCL", error))?;
+        Ok(Self {
+            handle,
+            queue,
+            ranks,
+            hosts: hosts.to_vec(),
+            scratch: Cell::new((Address::NONE, 0)),
+            times,
+            timing: RefCell::new(Timing { known: vec![[0.0; 2]; ranks.count], ..Timing::default() }),
+            is_over,
+            asks: Some(asks),
+            library,
+        })
+    }
+
+    fn check(&self, code: c_int) -> Result<()> {
+        self.library.check(code, self.handle, "an operation between GPUs")
+    }
+
+    /// Queues operations that begin together.
+    fn together(&self, operations: impl FnOnce() -> Result<()>) -> Result<()> {
+        // SAFETY: they take nothing.
+        self.check(unsafe { (self.library.group_start)() })?;
+        let queued = operations();
+        // SAFETY: as above.
+        let ended = self.check(unsafe { (self.library.group_end)() });
+        queued.and(ended)
+    }
+
+    fn add_up(&self, at: Address, count: usize, of: Type) -> Result<()> {
+        let (memory, stream) = (at.number() as *mut c_void, self.queue.stream()?);
+        // SAFETY: the numbers are there; the sum may be where they were.
+        self.check(unsafe { (self.library.all_reduce)(memory, memory, count, of as c_int, SUM, self.handle, stream) })
+    }
+
+    /// Adds up gradients of a type and float64 numbers over all ranks, on the device, in place. Only queues it.
+    ///
+    /// # Errors
+    /// NCCL or the device has failed.
+    pub fn sum_on_device(&self, gradients: (Address, Number, usize), numbers: (Address, usize)) -> Result<()> {
+        let mut timing = self.timing.borrow_mut();
+        let own = timing.own(&*self.queue)?;
+        let mut times = vec![[0f64; 2]; self.ranks.count];
+        times[self.ranks.rank] = own;
+        let came = self.queue.mark()?;
+        self.queue.upload(bytes_of(&times), self.times)?;
+        self.together(|| {
+            self.add_up(gradients.0, gradients.2, gradients.1.into())?;
+            self.add_up(numbers.0, numbers.1, Type::F64)?;
+            self.add_up(self.times, 2 * self.ranks.count, Type::F64)
+        })?;
+        let done = self.queue.mark()?;
+        if let Some(since) = timing.since.replace(done.clone()) {
+            timing.under_way.push_back([since, came, done]);
+        }
+        timing.fetched.push_back(self.queue.fetch(self.times, size_of_val(&times[..]))?);
+        timing.learn(&*self.queue, times)
+    }
+
+    /// Memory for numbers of the host.
+    fn scratch(&self, bytes: usize) -> Result<Address> {
+        let (at, room) = self.scratch.get();
+        if bytes <= room {
+            return Ok(at);
+        }
+        if room > 0 {
+            self.scratch.set((Address::NONE, 0));
+            self.queue.free(at, room);
+        }
+        let room = bytes.next_power_of_two();
+        let at = self.queue.allocate(room)?;
+        self.scratch.set((at, room));
+        Ok(at)
+    }
+
+    /// Passes bytes of the host through the device, where `operation` changes them, in place.
+    fn through_device(&self, bytes: &mut [u8], operation: impl FnOnce(Address) -> Result<()>) -> Result<()> {
+        let at = self.scratch(bytes.len())?;
+        self.queue.upload(bytes, at)?;
+        operation(at)?;
+        self.queue.download(at, bytes)
+    }
+
+    /// What ranks do until the next sum is no work for an update.
+    fn complete(&self) -> Result<()> {
+        self.timing.borrow_mut().since = Some(self.queue.mark()?);
+        Ok(())
+    }
+
+    /// Gathers as many bytes of each rank.
+    fn gather_equally(&self, own: &[u8]) -> Result<Vec<u8>> {
+        let mut all = vec![0; own.len() * self.ranks.count];
+        let from = own.len() * self.ranks.rank;
+        all[from..][..own.len()].copy_from_slice(own);
+        self.through_device(&mut all, |at| {
+            let (from, to, stream) = (at.plus(from).number(), at.number(), self.queue.stream()?);
+            // SAFETY: both are there; a rank may send from where its part of the result will be.
+            self.check(unsafe {
+                let (from, to) = (from as *const c_void, to as *mut c_void);
+                (self.library.all_gather)(from, to, own.len(), Type::Bytes as c_int, self.handle, stream)
+            })
+        })?;
+        Ok(all)
+    }
+}
+
+impl Timing {
+    /// The times of this rank that are known since this was asked for before: seconds of work, and all.
+    fn own(&mut self, queue: &dyn Queue) -> Result<[f64; 2]> {
+        let mut own = [0.0; 2];
+        while let Some([since, came, done]) = self.under_way.front() {
+            let (Some(busy), Some(all)) = (queue.between(since, came)?, queue.between(since, done)?) else { break };
+            own = [own[0] + busy.as_secs_f64(), own[1] + all.as_secs_f64()];
+            self.under_way.pop_front();
+        }
+        Ok(own)
+    }
+
+    /// Notes the times of all ranks that have come to the host.
+    fn learn(&mut self, queue: &dyn Queue, mut times: Vec<[f64; 2]>) -> Result<()> {
+        while self.fetched.len() > UNDER_WAY
+            && let Some(ticket) = self.fetched.pop_front()
+        {
+            queue.fetched(ticket, bytes_of_mut(&mut times))?;
+            for (known, times) in self.known.iter_mut().zip(&times) {
+                *known = [known[0] + times[0], known[1] + times[1]];
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Communicator for Nccl {
+    fn ranks(&self) -> Ranks {
+        self.ranks
+    }
+
+    fn sum(&self, gradients: &mut [f32], numbers: &mut [f64]) -> Result<()> {
+        for values in gradients.chunks_mut(SCRATCH / size_of::<f32>()) {
+            let count = values.len();
+            self.through_device(bytes_of_mut(values), |at| self.add_up(at, count, Type::F32))?;
+        }
+        for values in numbers.chunks_mut(SCRATCH / size_of::<f64>()) {
+            let count = values.len();
+            self.through_device(bytes_of_mut(values), |at| self.add_up(at, count, Type::F64))?;
+        }
+        self.complete()
+    }
+
+    fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let lengths = self.gather_equally(&(bytes.len() as u64).to_le_bytes())?;
+        let length = |of: &[u8]| u64::from_le_bytes(of.try_into().unwrap_or_default()) as usize;
+        let lengths: Vec<usize> = lengths.chunks_exact(size_of::<u64>()).map(length).collect();
+        let room = lengths.iter().copied().max().unwrap_or(0);
+        let mut own = bytes.to_vec();
+        own.resize(room, 0);
+        let all = if room == 0 { Vec::new() } else { self.gather_equally(&own)? };
+        self.complete()?;
+        Ok(lengths.iter().enumerate().map(|(rank, length)| all[rank * room..][..*length].to_vec()).collect())
+    }
+
+    fn broadcast(&self, values: &mut [f32]) -> Result<()> {
+        for values in values.chunks_mut(SCRATCH / size_of::<f32>()) {
+            let count = values.len();
+            self.through_device(bytes_of_mut(values), |at| {
+                let (memory, stream) = (at.number() as *mut c_void, self.queue.stream()?);
+                // SAFETY: the numbers are there; they may be replaced where they are.
+                self.check(unsafe {
+                    (self.library.broadcast)(memory, memory, count, Type::F32 as c_int, 0, self.handle, stream)
+                })
+            })?;
+        }
+        self.complete()
+    }
+
+    fn idle(&self) -> Vec<Idle> {
+        let mut timing = self.timing.borrow_mut();
+        let known = std::mem::replace(&mut timing.known, vec![[0.0; 2]; self.ranks.count]);
+        if known.iter().any(|[_, all]| *all == 0.0) {
+            return Vec::new();
+        }
+        let share = |[busy, all]: [f64; 2]| (1.0 - busy / all).clamp(0.0, 1.0);
+        self.hosts.iter().cloned().zip(known).map(|(host, times)| Idle { host, share: share(times) }).collect()
+    }
+}
+
+impl Drop for Nccl {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        if let Some(asks) = self.asks.take() {
+            asks.thread().unpark();
+            // It has ended, or ended the process.
+            let _ = asks.join();
+        }
+        // Without waiting for other ranks, which may be gone; what is under way ends.
+        // SAFETY: it is not used again.
+        unsafe { (self.library.abort)(self.handle) };
+        let (at, room) = self.scratch.get();
+        if room > 0 {
+            self.queue.free(at, room);
+        }
+        self.queue.free(self.times, size_of::<[f64; 2]>() * self.ranks.count);
+    }
+}
