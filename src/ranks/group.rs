@@ -52,8 +52,7 @@ impl Group {
         let watch = if ranks.rank == 0 {
             let listener = listen(address, *port)?;
             if !launch.is_own() {
-                let count = ranks.count - 1;
-                tell(Notice::Info(format!("waiting at {address}:{port} for {count} more")));
+                tell(Notice::Info(format!("waiting for the other ranks at {address}:{port}")));
             }
             meeting.host(&listener, &gift)?
         } else {
