@@ -36,7 +36,7 @@ fn train(directory: &Path, updates: u32) -> Result<u64> {
     let surroundings = Surroundings { tell: Arc::new(tell), stop: &Never, meter: &|_| Box::new(|_| ()), group: None };
     match Resolved::new(request, None, &tell)?.open(surroundings)?.prepare()? {
         Step::Over { ended, .. } => Ok(ended.update.unwrap_or_default()),
-        Step::Trains(prepared) => Ok(prepared.ready()?.begin()?.train(false)?.update),
+        Step::Trains(prepared) => Ok(prepared.ready()?.begin()?.train()?.update),
     }
 }
 

@@ -71,12 +71,12 @@ fn parse_gpus(text: &str) -> Result<Gpus, String> {
     if text == "all" {
         return Ok(Gpus::All);
     }
-    let Some((_, _)) = text.split_once(',') else {
+    if !text.contains(',') {
         return match number(text)? {
             0 => Err("there must be one at least; for GPU 0 alone, --device cuda:0".to_owned()),
             count => Ok(Gpus::First(count)),
         };
-    };
+    }
     let numbers: Vec<usize> = text.split(',').map(number).collect::<Result<_, _>>()?;
     let twice = numbers.iter().enumerate().find(|(index, number)| numbers[..*index].contains(number));
     match twice {

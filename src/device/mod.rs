@@ -171,10 +171,15 @@ pub fn cores_of_one(processes: usize) -> usize {
 pub fn configure_libraries() {
     // Candle's own pool spins after each large elementwise operation, against our threads: measured at 17 % of the time
     // of an update of transformer-tiny on two cores. Users may still set it.
-    const SPIN: &str = "CANDLE_BARRIER_POOL_SPIN_LIMIT";
-    if std::env::var_os(SPIN).is_none() {
-        // SAFETY: the process has one thread.
-        unsafe { std::env::set_var(SPIN, "1") };
+    const SPIN: (&str, &str) = ("CANDLE_BARRIER_POOL_SPIN_LIMIT", "1");
+    // For up to three ranks, Open MPI's non-blocking sums by default send everything to one rank and back, which takes
+    // twice as long on a slow network as its ring does (docs/benchmarks.md).
+    const RING: (&str, &str) = ("OMPI_MCA_coll_libnbc_iallreduce_algorithm", "1");
+    for (name, value) in [SPIN, RING] {
+        if std::env::var_os(name).is_none() {
+            // SAFETY: the process has one thread.
+            unsafe { std::env::set_var(name, value) };
+        }
     }
     // Without it, the allocator gives the buffers of an update back to the system before the next one takes them, and
     // clearing the pages again took 15 % of an update of transformer-base. Users may still set

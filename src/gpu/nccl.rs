@@ -11,7 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -25,6 +25,8 @@ use library::{Handle, SUM, Type};
 
 /// How often NCCL is asked whether an operation has failed.
 const ASK_EVERY: Duration = Duration::from_millis(200);
+/// How long a call that has failed because of another rank waits for the end of this process.
+const UNTIL_ENDED: Duration = Duration::from_secs(20);
 /// Updates that may be under way: their times are not asked for.
 const UNDER_WAY: usize = 3;
 /// The most bytes of the device's memory that host numbers pass through at once.
@@ -45,10 +47,9 @@ pub struct Nccl {
     /// Where the times of all ranks are added up, on the device.
     times: Address,
     timing: RefCell<Timing>,
-    /// Tells the thread that asks for errors to end.
-    is_over: Arc<AtomicBool>,
-    asks: Option<JoinHandle<()>>,
-    library: Arc<Library>,
+    /// The thread that asks for errors ends when the sender does.
+    asks: Option<(Sender<()>, JoinHandle<()>)>,
+    library: &'static Library,
 }
 
 /// How long ranks work, and wait for others.
@@ -56,8 +57,8 @@ pub struct Nccl {
 struct Timing {
     /// When the operation before was done.
     since: Option<Mark>,
-    /// Of sums that may be under way: when the operation before was done, when this rank came, and when all had come
-    /// and the sum was there.
+    /// For each sum that may not be complete: the end of the operation before, the start of the sum on this rank, and
+    /// its end.
     under_way: VecDeque<[Mark; 3]>,
     /// Sums of all ranks' times on their way to the host.
     fetched: VecDeque<Ticket>,
@@ -77,7 +78,7 @@ impl Nccl {
     /// # Errors
     /// NCCL cannot connect these GPUs: two ranks use the same one, or there is no way between them.
     pub fn start(
-        library: Arc<Library>,
+        library: &'static Library,
         id: Id,
         (ranks, hosts): (Ranks, &[String]),
         queue: Arc<dyn Queue>,
@@ -92,15 +93,14 @@ impl Nccl {
             error.more_help("each rank needs a GPU of its own: see --devices, and CUDA_VISIBLE_DEVICES")
         })?;
         let times = queue.allocate(size_of::<[f64; 2]>() * ranks.count)?;
-        let is_over = Arc::new(AtomicBool::new(false));
-        let (ends, shared, asked) = (is_over.clone(), Shared(handle), library.clone());
+        let (ends, is_over) = mpsc::channel();
+        let shared = Shared(handle);
         let ask = move || {
             let Shared(handle) = { shared };
-            while !ends.load(Ordering::Relaxed) {
-                if let Some(failed) = asked.failed_operation(handle) {
+            while is_over.recv_timeout(ASK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                if let Some(failed) = library.failed_operation(handle) {
                     return on_failure(&failed);
                 }
-                std::thread::park_timeout(ASK_EVERY);
             }
         };
         let thread = std::thread::Builder::new().name("nccl".to_owned()).spawn(ask);
@@ -113,13 +113,16 @@ impl Nccl {
             scratch: Cell::new((Address::NONE, 0)),
             times,
             timing: RefCell::new(Timing { known: vec![[0.0; 2]; ranks.count], ..Timing::default() }),
-            is_over,
-            asks: Some(asks),
+            asks: Some((ends, asks)),
             library,
         })
     }
 
     fn check(&self, code: c_int) -> Result<()> {
+        if code == library::REMOTE_ERROR {
+            // Which rank has failed, others know: this process ends before the time is over.
+            std::thread::sleep(UNTIL_ENDED);
+        }
         self.library.check(code, self.handle, "an operation between GPUs")
     }
 
@@ -169,14 +172,20 @@ impl Nccl {
         if bytes <= room {
             return Ok(at);
         }
-        if room > 0 {
-            self.scratch.set((Address::NONE, 0));
-            self.queue.free(at, room);
-        }
+        self.free_above(0);
         let room = bytes.next_power_of_two();
         let at = self.queue.allocate(room)?;
         self.scratch.set((at, room));
         Ok(at)
+    }
+
+    /// Frees that memory, if it has more bytes.
+    fn free_above(&self, bytes: usize) {
+        let (at, room) = self.scratch.get();
+        if room > bytes {
+            self.scratch.set((Address::NONE, 0));
+            self.queue.free(at, room);
+        }
     }
 
     /// Passes bytes of the host through the device, where `operation` changes them, in place.
@@ -196,16 +205,16 @@ impl Nccl {
     /// Gathers as many bytes of each rank.
     fn gather_equally(&self, own: &[u8]) -> Result<Vec<u8>> {
         let mut all = vec![0; own.len() * self.ranks.count];
-        let from = own.len() * self.ranks.rank;
-        all[from..][..own.len()].copy_from_slice(own);
-        self.through_device(&mut all, |at| {
-            let (from, to, stream) = (at.plus(from).number(), at.number(), self.queue.stream()?);
-            // SAFETY: both are there; a rank may send from where its part of the result will be.
-            self.check(unsafe {
-                let (from, to) = (from as *const c_void, to as *mut c_void);
-                (self.library.all_gather)(from, to, own.len(), Type::Bytes as c_int, self.handle, stream)
-            })
+        let at = self.scratch(all.len())?;
+        let from = at.plus(own.len() * self.ranks.rank);
+        self.queue.upload(own, from)?;
+        let (from, to, stream) = (from.number() as *const c_void, at.number() as *mut c_void, self.queue.stream()?);
+        // SAFETY: both are there; a rank may send from where its part of the result will be.
+        self.check(unsafe {
+            (self.library.all_gather)(from, to, own.len(), Type::Bytes as c_int, self.handle, stream)
         })?;
+        self.queue.download(at, &mut all)?;
+        self.free_above(SCRATCH);
         Ok(all)
     }
 }
@@ -292,19 +301,15 @@ impl Communicator for Nccl {
 
 impl Drop for Nccl {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
-        if let Some(asks) = self.asks.take() {
-            asks.thread().unpark();
+        if let Some((ends, asks)) = self.asks.take() {
+            drop(ends);
             // It has ended, or ended the process.
             let _ = asks.join();
         }
         // Without waiting for other ranks, which may be gone; what is under way ends.
         // SAFETY: it is not used again.
         unsafe { (self.library.abort)(self.handle) };
-        let (at, room) = self.scratch.get();
-        if room > 0 {
-            self.queue.free(at, room);
-        }
+        self.free_above(0);
         self.queue.free(self.times, size_of::<[f64; 2]>() * self.ranks.count);
     }
 }

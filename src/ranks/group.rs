@@ -21,8 +21,9 @@ const START: Duration = Duration::from_secs(120);
 /// What a process does when another rank has failed, in whatever its main thread is: most end.
 pub type Act = Box<dyn Fn(&Failure) + Send + Sync>;
 
-/// Makes what rank 0 gives the others when they meet, so that their GPUs can find each other.
-pub type Gift<'a> = &'a dyn Fn() -> Result<Vec<u8>>;
+/// On rank 0, makes what it gives the others when they meet, so that their GPUs can find each other; on others, tries
+/// whether they can use it.
+pub type Gift<'a> = &'a dyn Fn(Ranks) -> Result<Vec<u8>>;
 
 /// One of the ranks of a run.
 pub struct Group {
@@ -47,7 +48,7 @@ impl Group {
         let Some((address, port)) = &launch.address else {
             return Err(refused(launch));
         };
-        let (ranks, gift, host) = (launch.ranks, gift()?, host());
+        let (ranks, gift, host) = (launch.ranks, gift(launch.ranks)?, host());
         let meeting = Meeting { ranks, launch: &launch.name, host: &host, timeout: START, act };
         let watch = if ranks.rank == 0 {
             let listener = listen(address, *port)?;
@@ -266,7 +267,7 @@ fn listen(address: &str, port: u16) -> Result<TcpListener> {
     };
     listener.map_err(|error| {
         let error = Error::failure(format!("cannot listen for the other ranks at port {port}: {error}"));
-        error.help("another program may use it: choose another MASTER_PORT")
+        error.help("another program may use it: start again, or choose another MASTER_PORT")
     })
 }
 

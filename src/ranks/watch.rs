@@ -161,10 +161,10 @@ impl Shared {
     }
 
     /// Takes note of a failure: tells the other ranks, and then does what is to be done. Only of the first one: others
-    /// may be its consequences.
-    fn fail(&self, failure: Failure) {
+    /// may be its consequences. Returns whether it is that.
+    fn fail(&self, failure: Failure) -> bool {
         if self.failed.set(failure.clone()).is_err() {
-            return;
+            return false;
         }
         let is_own = failure.rank == self.ranks.rank;
         // Rank 0 is the only one that others listen to.
@@ -184,6 +184,7 @@ impl Shared {
         if !is_own {
             (self.act)(&failure);
         }
+        true
     }
 
     /// Notes what a peer says.
@@ -266,20 +267,19 @@ const UNTIL_KNOWN: Duration = Duration::from_secs(10);
 pub struct Alarm(Arc<Shared>);
 
 impl Alarm {
-    /// Does what is to be done if a rank has failed, and tells the others. If the cause `is_elsewhere`, it first waits to
-    /// hear from there.
+    /// Does what is to be done if a rank has failed, and tells the others. If the cause `is_elsewhere`, it first waits
+    /// to hear from there.
     pub fn raise(&self, error: &Error, is_elsewhere: bool) {
         let Self(shared) = self;
         let since = Instant::now();
-        while is_elsewhere && since.elapsed() < UNTIL_KNOWN {
-            if shared.failed.get().is_some() {
-                return;
-            }
+        let is_over = || shared.failed.get().is_some() || shared.is_done.load(Ordering::Relaxed);
+        while is_elsewhere && since.elapsed() < UNTIL_KNOWN && !is_over() {
             thread::sleep(Duration::from_millis(20));
         }
         let failure = shared.own_failure(error);
-        shared.fail(failure.clone());
-        (shared.act)(&failure);
+        if !is_over() && shared.fail(failure.clone()) {
+            (shared.act)(&failure);
+        }
     }
 }
 
@@ -366,13 +366,16 @@ impl Watch {
     pub fn finish(&self) -> Result<()> {
         let Shared { is_done, peers, failed, .. } = &*self.shared;
         is_done.store(true, Ordering::Relaxed);
-        self.shared.send(&Message::Done, |_| true);
+        // The others wait for rank 0 alone, which waits for all of them before it lets them go.
+        let leads = self.shared.ranks.rank == 0;
+        self.shared.send(&Message::Done, |_| !leads);
         while !locked(peers).iter().all(|peer| peer.is_done) {
             if let Some(failure) = failed.get() {
                 return Err(failure.error());
             }
             thread::sleep(Duration::from_millis(5));
         }
+        self.shared.send(&Message::Done, |_| leads);
         Ok(())
     }
 }

@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 #[cfg(feature = "cuda")]
 use std::rc::Rc;
-use std::sync::Arc;
 
 use candle_core::{DType, Device};
 use serde::{Deserialize, Serialize};
@@ -22,6 +21,7 @@ use crate::model::Transformer;
 use crate::model_dir::Tell;
 use crate::notice::Notice;
 use crate::ops::matmul::Precision;
+use crate::ranks::Ranks;
 use crate::ranks::group::{Gift, Group};
 #[cfg(feature = "cuda")]
 use crate::train::backend::OnGpu;
@@ -41,9 +41,13 @@ pub fn number_type(precision: Precision, device: &Device, tell: Tell<'_>) -> DTy
     }
 }
 
-/// What rank 0 gives the others when they meet, so that their GPUs can find each other: see [`Group::join`].
-pub const GIFT: Option<Gift<'_>> =
-    if cfg!(feature = "cuda") { Some(&|| Ok(Library::load()?.id()?.to_bytes())) } else { None };
+/// What ranks need to meet without MPI: see [`Gift`].
+pub const GIFT: Option<Gift<'_>> = if cfg!(feature = "cuda") { Some(&gift) } else { None };
+
+fn gift(Ranks { rank, .. }: Ranks) -> Result<Vec<u8>> {
+    let library = Library::load()?;
+    if rank == 0 { Ok(library.id()?.to_bytes()) } else { Ok(Vec::new()) }
+}
 
 /// The device of a rank, as ranks compare it.
 #[derive(Deserialize, PartialEq, Serialize)]
@@ -73,24 +77,29 @@ pub fn connect(group: &Group, device: &Device, config: &RuntimeConfig, tell: Tel
         let id = Id::from_bytes(group.watch().gift())?;
         return by_nccl(group, device, config, (Library::load()?, id));
     }
-    let library = if device.is_cuda() { Library::load().ok() } else { None };
+    let library = device.is_cuda().then(Library::load).transpose();
+    let has_nccl = library.is_ok();
+    if let Err(error) = &library {
+        tell(Notice::Warning(error.to_string()));
+    }
+    let library = library.ok().flatten();
     let own = match device {
         Device::Cpu => Kind::Cpu,
         Device::Metal(_) => Kind::Metal,
-        Device::Cuda(_) => Kind::Cuda(identity(device)?, library.is_some()),
+        Device::Cuda(_) => Kind::Cuda(identity(device)?, has_nccl),
     };
     let all = group.gather(&own)?;
     let differs = |kind: &Kind| std::mem::discriminant(kind) != std::mem::discriminant(&all[0]);
     if let Some(rank) = all.iter().position(differs) {
         let host = in_one_line(&group.watch().hosts()[rank]);
-        let what = format!("the device of rank {rank} on {host} is of another kind than that of rank 0");
+        let what = format!("rank {rank} on {host} has another kind of device than rank 0");
         return Err(Error::failure(what).help("give all ranks the same --device"));
     }
     let gpus: HashMap<&str, bool> = all.iter().filter_map(Kind::gpu).collect();
     let why = match () {
         () if gpus.is_empty() => return Ok(Others::Host(group.communicator())),
         () if gpus.len() < all.len() => "ranks share a GPU",
-        () if gpus.values().any(|has_nccl| !has_nccl) => "NCCL is not installed (pip install nvidia-nccl-cu13)",
+        () if gpus.values().any(|has_nccl| !has_nccl) => "not all ranks can load NCCL",
         () => {
             let library = library.ok_or_else(no_gpu)?;
             let id = group.share(group.leads().then(|| library.id().map(Id::to_bytes)).transpose()?)?;
@@ -114,7 +123,7 @@ fn by_nccl(
     group: &Group,
     device: &Device,
     config: &RuntimeConfig,
-    (library, id): (Arc<Library>, Id),
+    (library, id): (&'static Library, Id),
 ) -> Result<Others> {
     if !device.is_cuda() {
         return Err(no_gpu());
@@ -127,7 +136,7 @@ fn by_nccl(
 }
 
 #[cfg(not(feature = "cuda"))]
-fn by_nccl(_: &Group, _: &Device, _: &RuntimeConfig, _: (Arc<Library>, Id)) -> Result<Others> {
+fn by_nccl(_: &Group, _: &Device, _: &RuntimeConfig, _: (&'static Library, Id)) -> Result<Others> {
     Err(no_gpu())
 }
 

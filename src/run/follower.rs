@@ -12,7 +12,8 @@
 //! | compare | the text | the text |
 //! | give | [`ready`](super::stages::Prepared::ready): state and parameters | take them |
 //! | compare | the parameters | the parameters |
-//! | wait | for the others | try the largest batch |
+//! | sum | nothing yet: it takes its memory before the largest batch is tried | the same |
+//! | wait | for the others | after the largest batch |
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -40,6 +41,7 @@ use crate::train::callbacks::{Batches, Callbacks, Lines, StopReason, Validation}
 use crate::train::evaluate::Evaluator;
 use crate::train::log::Log;
 use crate::train::optimizer::Optimizer;
+use crate::train::profile::Profiler;
 use crate::train::state::{TextChecksums, TrainState};
 use crate::train::{Pipeline, Trainer};
 
@@ -81,9 +83,9 @@ struct SharedState {
 }
 
 /// Compares the configuration of all ranks.
-pub(super) fn agree_on_configuration(group: &Group, config: &Config) -> Result<()> {
-    let help = "start all ranks with the same files and flags";
-    group.agree("the configuration", &config::to_toml(config), help)
+pub(super) fn agree_on_configuration(group: &Group, resolved: &Resolved) -> Result<()> {
+    let own = format!("{}\nprofile = {}", config::to_toml(&resolved.config), resolved.request.profile);
+    group.agree("the configuration", &own, "start all ranks with the same files and flags")
 }
 
 /// Compares the text of all ranks, by its checksums.
@@ -158,9 +160,9 @@ pub(super) fn give_return(
 /// # Errors
 /// This rank or another one cannot go on.
 pub fn follow(resolved: Resolved, surroundings: &Surroundings<'_>, group: &Rc<Group>) -> Result<Option<StopReason>> {
-    let Resolved { config, texts, device, others, run, .. } = resolved;
+    agree_on_configuration(group, &resolved)?;
+    let Resolved { request, config, texts, device, others, run } = resolved;
     let tell = &*surroundings.tell;
-    agree_on_configuration(group, &config)?;
     let Some(tokenizers) = group.share::<Option<SharedTokenizers>>(None)? else { return Ok(None) };
     let tokenizers = tokenizers.open()?;
     let preparation = Preparation::beside(&run, &config.data, tell).watching(surroundings.stop);
@@ -198,7 +200,8 @@ pub fn follow(resolved: Resolved, surroundings: &Surroundings<'_>, group: &Rc<Gr
         log: Log::silent(),
         padding: data.tokenizers.target.pad_id(),
         backend,
-        profiler: None,
+        // It decides how far updates are queued ahead, which must be the same on all ranks.
+        profiler: request.profile.then(Profiler::default),
         session,
         pipeline: Pipeline::default(),
     };

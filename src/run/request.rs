@@ -33,6 +33,8 @@ pub struct RunRequest {
     pub threads: Option<usize>,
     /// Whether the hub may not be accessed, only its cache.
     pub offline: bool,
+    /// Whether to note where the time of updates goes.
+    pub profile: bool,
 }
 
 impl RunRequest {

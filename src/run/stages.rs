@@ -40,6 +40,7 @@ use crate::gpu::Others;
 use crate::model::Transformer;
 use crate::model_dir::{Notices, Tell, vocabulary};
 use crate::notice::{Notice, grouped};
+use crate::ops::optimizer::Counts;
 use crate::ranks::Ranks;
 use crate::ranks::group::Group;
 use crate::report::events::Events;
@@ -137,7 +138,7 @@ impl Resolved {
     /// it.
     pub fn open(self, surroundings: Surroundings<'_>) -> Result<Opened<'_>> {
         if let Some(group) = &surroundings.group {
-            follower::agree_on_configuration(group, &self.config)?;
+            follower::agree_on_configuration(group, &self)?;
         }
         let (continued, lock) = directory::open(&self.run, &self.request, &self.config, &*surroundings.tell)?;
         if self.request.resume && continued.is_none() {
@@ -401,12 +402,11 @@ pub struct Outcome {
 }
 
 impl Begun<'_> {
-    /// Trains to the end, and makes the final model unless a signal stops it before. With `profiles`, notes where the
-    /// time goes.
+    /// Trains to the end, and makes the final model unless a signal stops it before.
     ///
     /// # Errors
     /// Training cannot go on. What the last checkpoint holds is kept.
-    pub fn train(self, profiles: bool) -> Result<Outcome> {
+    pub fn train(self) -> Result<Outcome> {
         let Self { parts, log } = self;
         let Parts {
             resolved,
@@ -423,6 +423,7 @@ impl Begun<'_> {
             saver,
         } = parts;
         let Resolved { config, run, .. } = &resolved;
+        let profiles = resolved.request.profile;
         let mut callbacks = RunCallbacks {
             run,
             lock: Arc::new(lock),
@@ -521,6 +522,11 @@ pub(super) fn rehearsal(
     let largest = batches::largest_batch(data, config.train.batch_tokens);
     let s = if largest.batch_size == 1 { "" } else { "s" };
     let shape = format!("{} pair{s} of {} tokens", largest.batch_size, largest.source_length);
+    if backend.ranks().count > 1 {
+        // What it needs of the device's memory is taken first.
+        backend.begin()?;
+        backend.reduce(Counts::default())?;
+    }
     let session = rehearse(backend, largest, data.tokenizers.target.pad_id(), &config.train)?;
     if let Some(memory) = device::resident_memory() {
         let mebibytes = memory >> 20;

@@ -50,7 +50,7 @@ fn kernels(sees_races: bool) -> Library {
 
 /// NCCL between threads of this process, emulated on the processor.
 pub struct EmulatedNccl {
-    pub library: Arc<mt::gpu::nccl::Library>,
+    pub library: &'static mt::gpu::nccl::Library,
     fails_after: unsafe extern "C" fn(std::ffi::c_long),
 }
 
@@ -63,7 +63,7 @@ impl EmulatedNccl {
             let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/emulator/nccl.cpp");
             let file = folder.path().join("libnccl.so.2");
             compile(&["-shared".as_ref(), source.as_os_str(), "-o".as_ref(), file.as_os_str()]);
-            // It keeps it loaded: for ever.
+            // It is never unloaded.
             let library = mt::gpu::nccl::Library::load_from(file.to_str().unwrap(), &[]).unwrap();
             // SAFETY: loading it does nothing; nccl.cpp defines the function with this signature.
             let fails_after = unsafe { *Library::new(&file).unwrap().get(b"emulated_nccl_fails_after").unwrap() };

@@ -51,11 +51,7 @@ impl Signals {
     /// script, is handled: nobody sends it by accident.
     pub(crate) fn register(texts: Option<[&'static str; 2]>) -> Result<Self> {
         let say = move |number: usize| texts.iter().for_each(|texts| message(texts[number]));
-        let failed = |error: std::io::Error| Error::failure(format!("cannot listen for signals: {error}"));
-        if let Some(ends) = ENDS.get() {
-            ends.store(false, Ordering::Relaxed);
-        }
-        let mut signals = signal_hook::iterator::Signals::new(of_training()).map_err(failed)?;
+        let mut signals = listen_for(of_training())?;
         let first = Arc::new(AtomicI32::new(0));
         let at_once = Arc::new(AtomicBool::new(false));
         let (shared, ends) = (first.clone(), at_once.clone());
@@ -90,6 +86,18 @@ impl Signals {
     }
 }
 
+fn not_listening(error: std::io::Error) -> Error {
+    Error::failure(format!("cannot listen for signals: {error}"))
+}
+
+/// Listens for signals; none of them ends the first process of a container any more.
+fn listen_for(wanted: Vec<i32>) -> Result<signal_hook::iterator::Signals> {
+    if let Some(ends) = ENDS.get() {
+        ends.store(false, Ordering::Relaxed);
+    }
+    signal_hook::iterator::Signals::new(wanted).map_err(not_listening)
+}
+
 /// The signals that training listens for.
 fn of_training() -> Vec<i32> {
     let mut wanted = vec![SIGINT, SIGTERM, SIGUSR1, SIGXCPU];
@@ -104,8 +112,7 @@ pub(crate) type Children = Arc<Mutex<Vec<Option<Child>>>>;
 
 /// Passes the signals that training listens for on to processes that this one has started.
 pub(crate) fn pass_on(to: Children) -> Result<()> {
-    let failed = |error: std::io::Error| Error::failure(format!("cannot listen for signals: {error}"));
-    let mut signals = signal_hook::iterator::Signals::new(of_training()).map_err(failed)?;
+    let mut signals = listen_for(of_training())?;
     start(move || {
         for signal in signals.forever() {
             for process in to.lock().unwrap_or_else(PoisonError::into_inner).iter().flatten() {
@@ -114,15 +121,6 @@ pub(crate) fn pass_on(to: Children) -> Result<()> {
             }
         }
     })
-}
-
-/// Makes the end of the parent process stop this one, as SIGTERM does.
-pub(crate) fn end_with_parent() {
-    #[cfg(target_os = "linux")]
-    // SAFETY: it only sets a number.
-    unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
-    }
 }
 
 impl Stop for Signals {
@@ -145,17 +143,13 @@ impl Stop for Signals {
 ///
 /// The command may be over at the same time, as when Ctrl-C also ends who writes its input: see [`await_the_end`].
 pub(crate) fn at_the_end(tell: impl FnOnce(bool) + Send + 'static) -> Result<()> {
-    let failed = |error: std::io::Error| Error::failure(format!("cannot listen for signals: {error}"));
     let wanted: Vec<i32> =
         [SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGXCPU].into_iter().filter(|signal| !is_ignored(*signal)).collect();
-    if let Some(ends) = ENDS.get() {
-        ends.store(false, Ordering::Relaxed);
-    }
     let arrived = ARRIVED.get_or_init(Arc::default);
     for signal in &wanted {
-        signal_hook::flag::register(*signal, arrived.clone()).map_err(failed)?;
+        signal_hook::flag::register(*signal, arrived.clone()).map_err(not_listening)?;
     }
-    let mut signals = signal_hook::iterator::Signals::new(wanted).map_err(failed)?;
+    let mut signals = listen_for(wanted)?;
     let listen = move || {
         if let Some(signal) = signals.forever().next() {
             tell(signal != SIGINT);

@@ -25,11 +25,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// The numbers of the GPUs that are asked for.
 pub(super) fn numbers(gpus: &Gpus) -> Result<Vec<usize>> {
-    let there_are = device::gpus()?;
     if !cfg!(feature = "cuda") {
         let error = Error::usage("--devices needs GPUs, and this mt was built without CUDA");
         return Err(error.help("build one with `make cuda`; on processors, start several ranks with `mpirun`"));
     }
+    let there_are = device::gpus()?;
     let these = match gpus {
         Gpus::All => (0..there_are).collect(),
         Gpus::First(count) => (0..*count).collect(),
@@ -76,37 +76,62 @@ pub(super) fn start(gpus: &[usize]) -> Result<Infallible> {
         command.envs(variables_of(Ranks { rank, count: gpus.len() }, port, &name));
         // Ctrl-C reaches this process alone, which passes it on.
         command.process_group(0);
+        end_with_this(&mut command);
         if rank > 0 {
             command.stdout(Stdio::null());
         }
         let started = command.spawn().map_err(failed).inspect_err(|_| end_all(&mut running()))?;
         running().push(Some(started));
     }
-    let mut failure: Option<(ExitStatus, Instant)> = None;
+    let (mut code, mut since): (i32, Option<Instant>) = (0, None);
     while running().iter().any(Option::is_some) {
         for (rank, slot) in running().iter_mut().enumerate() {
             let Some(status) = slot.as_mut().map(Child::try_wait).transpose().map_err(failed)?.flatten() else {
                 continue;
             };
             *slot = None;
-            if !status.success() && failure.is_none() {
-                failure = Some((status, Instant::now()));
-                // Other ends they have announced themselves.
-                if let Some(signal) = status.signal().filter(|signal| *signal != SIGINT) {
-                    messages(format_args!("error: rank {rank}, on GPU {}, was ended by signal {signal}", gpus[rank]));
-                }
+            if status.success() {
+                continue;
             }
+            // If a process has ended in another way, it has said why.
+            if let Some(signal) = status.signal().filter(|signal| *signal != SIGINT) {
+                messages(format_args!("error: rank {rank}, on GPU {}, was ended by signal {signal}", gpus[rank]));
+            }
+            // Those that end because another has failed end with 1.
+            code = if code <= 1 { code_of(status) } else { code };
+            since = since.or_else(|| Some(Instant::now()));
         }
-        if failure.is_some_and(|(_, since)| since.elapsed() > AFTER_FAILURE) {
+        if since.is_some_and(|since| since.elapsed() > AFTER_FAILURE) {
             end_all(&mut running());
         }
         std::thread::sleep(LOOK_EVERY);
     }
-    match failure {
-        None => signal_hook::low_level::exit(0),
-        Some((status, _)) if status.signal() == Some(SIGINT) => signals::end_by(SIGINT),
-        Some((status, _)) => signal_hook::low_level::exit(status.code().unwrap_or(1)),
+    if code == INTERRUPTED { signals::end_by(SIGINT) } else { signal_hook::low_level::exit(code) }
+}
+
+/// The exit code after SIGINT.
+const INTERRUPTED: i32 = 128 + SIGINT;
+
+fn code_of(status: ExitStatus) -> i32 {
+    if status.signal() == Some(SIGINT) { INTERRUPTED } else { status.code().unwrap_or(1) }
+}
+
+/// Lets the end of this process stop the one that is started, as SIGTERM does.
+fn end_with_this(command: &mut Command) {
+    #[cfg(target_os = "linux")]
+    {
+        let this = std::process::id();
+        // SAFETY: both calls may be made between fork and exec.
+        unsafe {
+            command.pre_exec(move || {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM as libc::c_ulong);
+                let is_there = libc::getppid() as u32 == this;
+                if is_there { Ok(()) } else { Err(std::io::ErrorKind::BrokenPipe.into()) }
+            });
+        }
     }
+    #[cfg(not(target_os = "linux"))]
+    let _ = command;
 }
 
 /// Ends processes that do not end themselves.

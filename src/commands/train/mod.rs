@@ -13,7 +13,7 @@ use crate::checkpoint::CONFIG_FILE;
 use crate::cli::{Common, Gpus, TrainArgs};
 use crate::commands::shared::arguments;
 use crate::commands::shared::output::{print, print_json};
-use crate::commands::shared::signals::{self, Signals};
+use crate::commands::shared::signals::Signals;
 use crate::config::Config;
 use crate::console::{message, messages, note, pairs_bar, tell};
 use crate::error::{Error, Result};
@@ -50,6 +50,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
         resume: args.resume,
         overwrite: args.overwrite,
         force: args.force,
+        profile: args.profile,
         ..arguments::run(&args.run, common)
     };
     let launch = Launch::find()?;
@@ -69,8 +70,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
                 let what = format!("--devices starts ranks, but {} has started this one", launch.launcher.name());
                 return Err(Error::usage(what).help("use one of the two"));
             }
-            Some(_) => signals::end_with_parent(),
-            None => {}
+            Some(_) | None => {}
         }
     }
     if args.dry_run {
@@ -78,12 +78,13 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
         return if rank > 0 { Ok(()) } else { dry_run(request, count, args, common) };
     }
     let Some(launch) = launch else { return train(request, None, args, common) };
-    let other_ranks = launch.ranks.rank > 0;
+    let (rank, is_own) = (launch.ranks.rank, launch.is_own());
+    let other_ranks = rank > 0;
     // Whatever the main thread waits for, the other ranks are not kept waiting.
-    let rank_0_tells = launch.is_own() && other_ranks;
     let end = move |failure: &Failure| -> ! {
         let error = failure.error();
-        if !rank_0_tells || failure.rank == 0 {
+        // Of the processes of `--devices`, which end together, one says it.
+        if !is_own || rank == usize::from(failure.rank == 0) {
             messages(format_args!("error: {error}"));
         }
         // At once: at an orderly exit, MPI's library might wait for others.
@@ -95,7 +96,7 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
     match done {
         Err(error) if !group.is_done() => {
             // Before the others hear of it: when one of them ends, the launcher ends this process.
-            let rank = if other_ranks { format!("rank {}: ", launch.ranks.rank) } else { String::new() };
+            let rank = if other_ranks { format!("rank {rank}: ") } else { String::new() };
             messages(format_args!("error: {rank}{error}"));
             group.watch().fail(&error);
             signal_hook::low_level::exit(error.exit_code().into())
@@ -139,7 +140,7 @@ fn train(request: RunRequest, group: Option<&Rc<Group>>, args: &TrainArgs, commo
             report_over(ended, &run, &config, args, common)
         }
         Step::Trains(prepared) => {
-            let outcome = prepared.ready()?.begin()?.train(args.profile)?;
+            let outcome = prepared.ready()?.begin()?.train()?;
             finish()?;
             report(outcome, args, common)
         }

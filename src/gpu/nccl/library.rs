@@ -2,7 +2,6 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use libloading::os::unix;
 
@@ -70,7 +69,7 @@ impl From<Number> for Type {
 /// What a function returns if it has succeeded.
 const SUCCESS: c_int = 0;
 /// What is returned where another rank, or the network, has failed.
-const REMOTE_ERROR: c_int = 6;
+pub(super) const REMOTE_ERROR: c_int = 6;
 /// What a communicator that is at work returns.
 const IN_PROGRESS: c_int = 7;
 /// To add up.
@@ -79,7 +78,7 @@ pub(super) const SUM: c_int = 0;
 /// A stream, in CUDA's words: a queue of work.
 type Stream = *mut c_void;
 
-/// The library.
+/// The library. It is never unloaded: it has threads of its own.
 pub struct Library {
     get_unique_id: unsafe extern "C" fn(*mut Id) -> c_int,
     pub(super) init_rank: unsafe extern "C" fn(*mut Handle, c_int, Id, c_int) -> c_int,
@@ -94,8 +93,6 @@ pub struct Library {
     pub(super) abort: unsafe extern "C" fn(Handle) -> c_int,
     get_error_string: unsafe extern "C" fn(c_int) -> *const c_char,
     get_last_error: unsafe extern "C" fn(Handle) -> *const c_char,
-    /// Keeps the functions.
-    _library: unix::Library,
 }
 
 impl Library {
@@ -103,7 +100,7 @@ impl Library {
     ///
     /// # Errors
     /// It is not there, or is older than 2.13.
-    pub fn load() -> Result<Arc<Self>> {
+    pub fn load() -> Result<&'static Self> {
         Self::load_from(NAME, &libraries::of_cuda())
     }
 
@@ -111,15 +108,16 @@ impl Library {
     ///
     /// # Errors
     /// As [`Self::load`].
-    pub fn load_from(name: &str, folders: &[PathBuf]) -> Result<Arc<Self>> {
+    pub fn load_from(name: &str, folders: &[PathBuf]) -> Result<&'static Self> {
         let library = libraries::open(name, folders).map_err(|error| {
-            let help = "pip install nvidia-nccl-cu13 (or nvidia-nccl-cu12) has it, in nvidia/nccl/lib: put that folder \
-                        on LD_LIBRARY_PATH";
+            let help = "`pip install nvidia-nccl-cu13` (for a driver of CUDA 12: nvidia-nccl-cu12) installs it in \
+                        nvidia/nccl/lib: put that folder on LD_LIBRARY_PATH";
             Error::failure(format!("NCCL could not be loaded: {name}")).help(help).caused_by(error)
         })?;
         // SAFETY: it is NCCL's.
-        let functions = unsafe { Self::functions(library) };
-        functions.map(Arc::new).map_err(|error| {
+        let functions = unsafe { Self::functions(&library) };
+        std::mem::forget(library);
+        functions.map(|functions| &*Box::leak(Box::new(functions))).map_err(|error| {
             Error::failure(format!("{name} lacks a function of NCCL"))
                 .help("install NCCL 2.13 or newer")
                 .caused_by(error)
@@ -128,8 +126,8 @@ impl Library {
 
     /// # Safety
     /// Functions of NCCL's names are those of nccl.h.
-    unsafe fn functions(library: unix::Library) -> std::result::Result<Self, libloading::Error> {
-        // SAFETY: the caller's promise; they are kept as long as the library.
+    unsafe fn functions(library: &unix::Library) -> std::result::Result<Self, libloading::Error> {
+        // SAFETY: the caller's promise.
         unsafe {
             Ok(Self {
                 get_unique_id: *library.get(b"ncclGetUniqueId")?,
@@ -143,7 +141,6 @@ impl Library {
                 abort: *library.get(b"ncclCommAbort")?,
                 get_error_string: *library.get(b"ncclGetErrorString")?,
                 get_last_error: *library.get(b"ncclGetLastError")?,
-                _library: library,
             })
         }
     }
@@ -161,7 +158,7 @@ impl Library {
 
     /// An error where a function did not succeed.
     pub(super) fn check(&self, code: c_int, handle: Handle, doing: &str) -> Result<()> {
-        if code == SUCCESS || code == IN_PROGRESS {
+        if code == SUCCESS {
             return Ok(());
         }
         // SAFETY: both return text, or nothing, which stays.
@@ -176,7 +173,9 @@ impl Library {
         let mut code = SUCCESS;
         // SAFETY: the handle is a rank's, and it writes a number.
         let asked = unsafe { (self.get_async_error)(handle, &mut code) };
-        let checked = self.check(asked, handle, "a question").and_then(|()| self.check(code, handle, "an operation"));
+        let code = if code == IN_PROGRESS { SUCCESS } else { code };
+        let checked =
+            self.check(asked, handle, "asking for errors").and_then(|()| self.check(code, handle, "an operation"));
         checked.err().map(|error| Failed { error, is_elsewhere: code == REMOTE_ERROR })
     }
 }

@@ -83,7 +83,7 @@ impl Bench {
     }
 
     fn train(&self, request: RunRequest) -> Result<Outcome> {
-        self.prepared(request)?.ready()?.begin()?.train(false)
+        self.prepared(request)?.ready()?.begin()?.train()
     }
 
     /// All files of the run, by name; without the lock, which is made before anything is known.
@@ -202,7 +202,7 @@ fn a_run_can_be_stopped_at_any_time() {
         let trained = (|| {
             let opened = Resolved::new(bench.request(&["train.max_updates=10000"]), None, &|_| ())?;
             match opened.open(bench.surroundings(&stop))?.prepare()? {
-                Step::Trains(prepared) => prepared.ready()?.begin()?.train(false),
+                Step::Trains(prepared) => prepared.ready()?.begin()?.train(),
                 Step::Over { .. } => panic!("the run is over"),
             }
         })();
