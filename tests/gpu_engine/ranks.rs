@@ -212,8 +212,7 @@ fn failures(run: impl Fn(&Nccl, usize) + Sync, fails: impl Fn(usize) -> Option<u
         while said.lock().unwrap().is_empty() && since.elapsed().as_secs() < 60 {
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
-        let said = said.lock().unwrap().clone();
-        said
+        said.lock().unwrap().clone()
     })
 }
 
