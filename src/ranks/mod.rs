@@ -8,6 +8,8 @@
 //! | [`Communicator`] | their collective operations |
 //! | [`timed`] | how long they wait for each other |
 //! | `mpi` | those of MPI, between processors (feature `mpi`) |
+//!
+//! Those of NCCL, between GPUs, are in `src/gpu/nccl.rs`, since they work on the memory of the engine's queue.
 
 pub mod group;
 pub mod launch;
