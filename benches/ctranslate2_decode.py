@@ -18,9 +18,13 @@ import time
 import ctranslate2
 
 
-def sinusoids(positions: int, d: int):
+def sinusoids(positions: int, d: int, pre_norm: bool):
+    """The positions of our own models; with pre-norm, those of NLLB-200 from the third on."""
     import numpy as np
 
+    if pre_norm:
+        angles = np.arange(2, positions + 2)[:, None] / 10000 ** (np.arange(d // 2) / (d // 2 - 1))
+        return np.concatenate([np.sin(angles), np.cos(angles)], 1).astype(np.float32)
     angles = np.arange(positions)[:, None] / 10000 ** (np.arange(0, d, 2) / d)
     table = np.zeros((positions, d), np.float32)
     table[:, 0::2], table[:, 1::2] = np.sin(angles), np.cos(angles)
@@ -28,7 +32,7 @@ def sinusoids(positions: int, d: int):
 
 
 def convert(weights: dict, heads: int, tokens: list[str], directory: str, positions: int = 1024):
-    """Converts an `mt` model with post-norm, sinusoidal positions and one embedding matrix to CTranslate2."""
+    """Converts an `mt` model with sinusoidal positions and one embedding matrix to CTranslate2."""
     import numpy as np
     from ctranslate2.specs import common_spec, transformer_spec
 
@@ -50,6 +54,8 @@ def convert(weights: dict, heads: int, tokens: list[str], directory: str, positi
         norm(spec.layer_norm, f"{name}_norm")
 
     def stack(spec, name):
+        if pre_norm:
+            norm(spec.layer_norm, f"{name}.norm")
         for i, layer in enumerate(spec.layer):
             prefix = f"{name}.layers.{i}"
             attention(layer.self_attention, f"{prefix}.self_attn", False)
@@ -59,11 +65,11 @@ def convert(weights: dict, heads: int, tokens: list[str], directory: str, positi
             linear(layer.ffn.linear_1, f"{prefix}.feed_forward.fc2")
             norm(layer.ffn.layer_norm, f"{prefix}.feed_forward_norm")
 
-    table = weights["source_embedding.weight"]
+    table, pre_norm = weights["source_embedding.weight"], "encoder.norm.weight" in weights
     spec = transformer_spec.TransformerSpec.from_config(
-        (layers("encoder"), layers("decoder")), heads, pre_norm=False, activation=common_spec.Activation.RELU
+        (layers("encoder"), layers("decoder")), heads, pre_norm=pre_norm, activation=common_spec.Activation.RELU
     )
-    encodings = sinusoids(positions, table.shape[1])
+    encodings = sinusoids(positions, table.shape[1], pre_norm)
     spec.encoder.embeddings[0].weight = table
     spec.decoder.embeddings.weight = table
     spec.decoder.projection.weight = table
@@ -94,7 +100,7 @@ def save(arguments):
             pieces = json.load(file)["model"]["vocab"]
         tokens = sorted(pieces, key=pieces.get)
     os.makedirs(arguments.save, exist_ok=True)
-    convert(weights, {128: 4, 512: 8}[d], tokens, arguments.save)
+    convert(weights, {128: 4, 512: 8, 1024: 16}[d], tokens, arguments.save)
 
 
 def main():

@@ -18,7 +18,7 @@ use mt::decode::source::Source;
 use mt::decode::translate::TranslateOptions;
 use mt::decode::{DecodeConfig, Strategy};
 use mt::infer::{ComputeType, Engine, model_values};
-use mt::model::{ModelConfig, Preset, Transformer, Vocabulary, layout};
+use mt::model::{ModelConfig, NormPlacement, Preset, Sinusoid, Transformer, Vocabulary, layout};
 use mt::model_dir::{engine, slots};
 use mt::rng::Stream;
 
@@ -35,13 +35,26 @@ enum Shape {
     Base,
     /// 4+4 layers, 128/256, 4 heads, V 8,000.
     Tiny,
+    /// That of NLLB-200's distilled model with 600 million parameters: 12+12 layers, 1024/4096, 16 heads, V 256,206.
+    Nllb,
 }
 
 impl Shape {
-    fn sizes(self) -> (Preset, usize) {
+    /// The model, and the size of its vocabulary.
+    fn sizes(self) -> (ModelConfig, usize) {
+        let nllb = || ModelConfig {
+            encoder_layers: 12,
+            decoder_layers: 12,
+            norm: NormPlacement::Pre,
+            final_norm: true,
+            sinusoid: Sinusoid::Tensor2Tensor,
+            first_position: 2,
+            ..ModelConfig::from_preset(Preset::Big)
+        };
         match self {
-            Self::Base => (Preset::Base, 32_000),
-            Self::Tiny => (Preset::Tiny, 8_000),
+            Self::Base => (ModelConfig::from_preset(Preset::Base), 32_000),
+            Self::Tiny => (ModelConfig::from_preset(Preset::Tiny), 8_000),
+            Self::Nllb => (nllb(), 256_206),
         }
     }
 }
@@ -92,8 +105,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     mt::device::configure_libraries();
     let args = Args::parse();
     mt::device::set_threads(args.threads)?;
-    let (preset, v) = args.shape.sizes();
-    let config = ModelConfig::from_preset(preset);
+    let (config, v) = args.shape.sizes();
     let vocabulary = Vocabulary { source: v, target: v, source_padding: 0, target_padding: 0 };
     let initialised = || -> candle_core::Result<Transformer> {
         let model = Transformer::new(&config, vocabulary, &Device::Cpu)?;
@@ -111,8 +123,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         candle_core::safetensors::save(&tensors, file)?;
         return Ok(());
     }
-    let special =
-        SpecialTokens { source_end: END, start: 1, end: END, forbidden: vec![0, 1, 3], characters: Arc::default() };
+    let special = SpecialTokens {
+        source_end: END,
+        language_last: false,
+        start: 1,
+        end: END,
+        languages: Vec::new(),
+        forbidden: vec![0, 1, 3],
+        characters: Arc::default(),
+    };
     let engine = match &args.weights {
         Some(file) => {
             let layout = layout::layout(&config, vocabulary);

@@ -3,6 +3,7 @@
 mod color;
 mod eval;
 mod explained;
+mod languages;
 mod metrics;
 mod models;
 mod shell;
@@ -31,8 +32,9 @@ use shell::Offered;
 
 pub use color::Color;
 pub use eval::{EvalArgs, ScoreFormat, SignificanceArgs};
+pub use languages::LanguageArgs;
 pub use metrics::MetricArgs;
-pub use models::{AverageArgs, ExportArgs, ImportArgs, QuantizeArgs};
+pub use models::{AverageArgs, ExportArgs, ImportArgs, QuantizeArgs, TrimArgs};
 pub use shell::{CompletionsArgs, ManArgs, completions, manual_pages};
 pub use strategy::StrategyArgs;
 pub use training::{Gpus, InitArgs, RunArgs, TrainArgs};
@@ -145,6 +147,8 @@ pub enum Command {
     Score(ScoreArgs),
     /// Round a model's weights to 8-bit integers
     Quantize(QuantizeArgs),
+    /// Make a model smaller: without the languages, or the pieces of its vocabulary, that are not needed
+    Trim(TrimArgs),
     /// Write a model for another program, such as CTranslate2 or Hugging Face transformers
     Export(ExportArgs),
     /// Convert a model of another program
@@ -304,6 +308,9 @@ pub struct TranslateArgs {
     /// Put this tag in front of each line, as `tag` of the corpora does in training: the language to translate into
     #[arg(long, value_name = "TAG")]
     pub tag: Option<String>,
+    /// Which languages.
+    #[command(flatten)]
+    pub languages: LanguageArgs,
     /// File to write to; - for stdout
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -374,6 +381,9 @@ pub struct ScoreArgs {
     /// Put this tag in front of each line, as `tag` of the corpora does in training: the language to translate into
     #[arg(long, value_name = "TAG")]
     pub tag: Option<String>,
+    /// Which languages.
+    #[command(flatten)]
+    pub languages: LanguageArgs,
     /// Print the average log-probability per token instead of the sum; --json has both
     #[arg(long)]
     pub normalize: bool,
@@ -441,6 +451,9 @@ pub struct EmbedArgs {
     /// Put this tag in front of each line, as `tag` of the corpora does in training: the language to translate into
     #[arg(long, value_name = "TAG")]
     pub tag: Option<String>,
+    /// Which languages.
+    #[command(flatten)]
+    pub languages: LanguageArgs,
     /// File to write to; - for stdout
     ///
     /// It gets JSON, one list per line, or a single tensor if its name ends in .safetensors.

@@ -67,6 +67,8 @@ pub(crate) enum Kind {
     Text,
     /// A list of such texts.
     Texts,
+    /// A list of whole numbers, each from 0 to `most`.
+    Integers { most: i128 },
     /// A path relative to the file that states it.
     Path,
     /// A path relative to `data.root` if that is set, otherwise to the file that states it.

@@ -168,7 +168,8 @@ fn attention_weights_are_the_processor_s() {
 /// A small model learns to reverse sequences of two to five symbols, with f32 and with bf16 products.
 #[test]
 fn learns_to_reverse() {
-    const IDS: SpecialIds = SpecialIds { pad_source: 0, eos_source: 2, pad_target: 0, bos_target: 1, eos_target: 2 };
+    const IDS: SpecialIds =
+        SpecialIds { pad_source: 0, eos_source: 2, pad_target: 0, bos_target: 1, eos_target: 2, language_last: false };
     let vocabulary = Vocabulary { source: 10, target: 10, source_padding: 0, target_padding: 0 };
     let config = ModelConfig { d_model: 48, d_ff: 96, d_k: 12, d_v: 12, dropout: 0.05, ..small_model() };
     for compute in [DType::F32, DType::BF16] {

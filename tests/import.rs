@@ -561,9 +561,6 @@ fn models_of_the_hub_are_fetched_and_imported_once() {
     refused("import o/en-xx --out x");
     refused("info o/en-xx");
     refused("translate --model hf://datasets/o/set x");
-    let shards = borrowed(&files, &|name| (name == "model.safetensors").then_some("model-00001-of-00001.safetensors"));
-    add("sharded", &[&shards[..], &[("model.safetensors.index.json".to_owned(), b"{}".to_vec())]].concat());
-    refused("translate --model hf:o/en-xx@sharded x");
     // Of a model that is not read, the weights are not fetched.
     let config = |name: &str, content: &[u8]| {
         let other = || String::from_utf8_lossy(content).replace("\"marian\"", "\"other\"").into_bytes();
@@ -573,6 +570,12 @@ fn models_of_the_hub_are_fetched_and_imported_once() {
     add("other", &other);
     refused("translate --model hf:o/en-xx@other x");
     assert_eq!(bench.hub.fetched(), ["config.json"]);
+    const PART: &str = "model-00001-of-00001.safetensors";
+    let parts = borrowed(&files, &|name| (name == "model.safetensors").then_some(PART));
+    let with_index =
+        |index: String| [&parts[..], &[("model.safetensors.index.json".to_owned(), index.into())]].concat();
+    add("damaged", &with_index("{}".to_owned()));
+    refused("translate --model hf:o/en-xx@damaged x");
     refused("translate --model hf:o/en-xx@refs/pr/3 --offline x");
 
     bench.hub.log();
@@ -581,6 +584,13 @@ fn models_of_the_hub_are_fetched_and_imported_once() {
     assert!(stderr(&first).contains("imported into "), "{}", stderr(&first));
     let fetched = bench.hub.fetched();
     assert!(fetched.contains(&"model.safetensors".to_owned()) && !fetched.contains(&"tf_model.h5".to_owned()));
+    // Weights in several files.
+    let tensors =
+        candle_core::safetensors::load(bench.project.path("opus/model.safetensors"), &candle_core::Device::Cpu);
+    let map: serde_json::Map<String, Value> = tensors.unwrap().into_keys().map(|name| (name, PART.into())).collect();
+    add("parts", &with_index(json!({ "weight_map": map }).to_string()));
+    assert_eq!(stdout(&translate("hf:o/en-xx@parts", &[])), stdout(&first));
+    bench.hub.fetched();
     // The model is that of the folder; the second time it is neither fetched nor imported, and --offline sends no
     // request.
     succeeds(&mt(&["import", "opus", "--out", "model"]));
@@ -663,4 +673,50 @@ fn tables_of_untied_models_are_each_sides_own() {
         assert_eq!(values(&ours["target_embedding.weight"]), values(&theirs[target]), "{name}");
         assert_eq!(values(&ours["output_projection.weight"]), values(&theirs["lm_head.weight"]), "{name}");
     }
+}
+
+/// A student begins with some of its teacher's layers, and with all else.
+#[test]
+fn a_model_may_begin_with_some_layers_of_another() {
+    let project = Project::new();
+    let teacher = ["model.encoder_layers=3", "model.decoder_layers=2", "train.max_updates=1"];
+    let args = ["train", "--config", "small.toml", "-q", "--run-dir", "teacher"];
+    succeeds(&project.mt(&[&args[..], &sets(&teacher)].concat()));
+    // A rate so low that nothing changes.
+    let rate = "train.schedule={ kind = \"constant\", learning_rate = 1e-30 }";
+    let layers = "train.init_layers={ encoder = [0, 2], decoder = [1] }";
+    let student = |more: &[&str]| {
+        let config =
+            "[data]\ntrain = [{ source = \"train.en\", target = \"train.de\" }]\n[train]\ninit = \"teacher\"\n";
+        project.write("student.toml", config);
+        let args = ["train", "--config", "student.toml", "-q", "--run-dir", "student", "--overwrite"];
+        project.mt(&[&args[..], &sets(&[rate, "train.max_updates=1", "valid.every=0"]), &sets(more)].concat())
+    };
+    succeeds(&student(&[layers]));
+    let load = |run: &str| {
+        let file = project.path(&format!("{run}/model.safetensors"));
+        candle_core::safetensors::load(file, &candle_core::Device::Cpu).unwrap()
+    };
+    let (teacher, student_tensors) = (load("teacher"), load("student"));
+    let origin = |name: &str| {
+        let name = name.replace("encoder.layers.1.", "encoder.layers.2.");
+        name.replace("decoder.layers.0.", "decoder.layers.1.")
+    };
+    assert!(student_tensors.keys().any(|name| name.starts_with("encoder.layers.1.")));
+    assert!(!student_tensors.keys().any(|name| name.starts_with("encoder.layers.2.")));
+    for (name, tensor) in &student_tensors {
+        let [a, b] =
+            [tensor, &teacher[&origin(name)]].map(|tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap());
+        assert_eq!(a, b, "{name}");
+    }
+    let mut transcript = Transcript::new(&project);
+    for more in [
+        &["train.init_layers={ encoder = [0, 3], decoder = [1] }"][..],
+        &["train.init_layers={ encoder = [0, -1] }"],
+        &["train.init_layers={ encoder = \"all\" }"],
+        &[layers, "model.encoder_layers=3"],
+    ] {
+        transcript.record(&format!("mt train … {}", more.join(" ")), &student(more));
+    }
+    assert_transcript!(transcript);
 }

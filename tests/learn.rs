@@ -14,7 +14,8 @@ use mt::rng::{Stream, key};
 use mt::train::optimizer::Optimizer;
 use mt::train::{OptimizerConfig, ScheduleConfig, inputs, schedule};
 
-const IDS: SpecialIds = SpecialIds { pad_source: 0, eos_source: 2, pad_target: 0, bos_target: 1, eos_target: 2 };
+const IDS: SpecialIds =
+    SpecialIds { pad_source: 0, eos_source: 2, pad_target: 0, bos_target: 1, eos_target: 2, language_last: false };
 
 /// Sequences of two to seven of eight symbols and their reverses.
 fn pairs(count: usize, stream: &mut Stream) -> Vec<(Vec<u32>, Vec<u32>)> {

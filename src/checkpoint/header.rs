@@ -20,9 +20,10 @@ pub(super) const LENGTH_BYTES: u64 = 8;
 pub(super) const METADATA_KEY: &str = "__metadata__";
 
 /// A header that was found valid.
-pub(super) struct Header {
+pub(crate) struct Header {
     /// Where the data begins in the file.
     pub data: u64,
+    /// Its tensors, in the order of their data.
     pub tensors: Vec<(String, TensorInfo)>,
 }
 
@@ -34,7 +35,7 @@ pub(super) fn invalid(path: &Path, why: &str) -> Error {
 }
 
 /// Reads and checks a file's header; allocates nothing before its length is checked.
-pub(super) fn read(file: &File, path: &Path) -> Result<Header> {
+pub(crate) fn read(file: &File, path: &Path) -> Result<Header> {
     let read_error = |error| Error::io("read the tensors", path, error);
     let invalid = |why: String| invalid(path, &why);
     file::refuse_placeholder(file).map_err(read_error)?;

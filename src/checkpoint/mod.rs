@@ -17,7 +17,7 @@
 pub mod average;
 mod disk;
 pub mod format;
-mod header;
+pub(crate) mod header;
 mod locate;
 pub mod manifest;
 mod save;

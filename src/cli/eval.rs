@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Command, Id, ValueEnum};
 
-use super::{DecodeArgs, MetricArgs, ModelsArgs};
+use super::{DecodeArgs, LanguageArgs, MetricArgs, ModelsArgs};
 
 /// `mt eval`
 #[derive(Args, Debug)]
@@ -19,6 +19,9 @@ pub struct EvalArgs {
     /// translate into
     #[arg(long, value_name = "TAG", requires = "src", conflicts_with = "hyp")]
     pub tag: Option<String>,
+    /// Which languages.
+    #[command(flatten)]
+    pub languages: LanguageArgs,
     /// Reference file; several files give several references per line
     #[arg(long = "ref", num_args = 1.., value_name = "FILE")]
     pub reference: Vec<PathBuf>,

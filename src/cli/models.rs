@@ -1,4 +1,5 @@
-//! Flags of the commands that make a model of others: `mt average`, `mt quantize`, `mt export` and `mt import`.
+//! Flags of the commands that make a model of others: `mt average`, `mt quantize`, `mt trim`, `mt export` and
+//! `mt import`.
 
 use std::path::PathBuf;
 
@@ -82,6 +83,28 @@ pub struct ImportArgs {
     #[arg(value_name = "DIR", help = format!("What to read: {}; or hf:ORG/NAME of the hub", import::sources()))]
     pub source: PathBuf,
     /// Directory of the new model; it must not exist yet
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+}
+
+/// `mt trim`
+#[derive(Args, Debug)]
+pub struct TrimArgs {
+    /// Model or run directory, a run's checkpoint, or hf:ORG/NAME
+    #[arg(value_name = "MODEL")]
+    pub model: PathBuf,
+    /// Keep only these of a multilingual model's languages, separated by commas
+    #[arg(long, value_name = "LANGUAGE", value_delimiter = ',')]
+    pub keep_languages: Vec<String>,
+    /// Keep only the pieces that the text of these files needs, and single characters of its scripts
+    ///
+    /// Name text of all languages, on both sides, as much as you have: what it never uses cannot be written any more.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub keep_vocabulary_of: Vec<PathBuf>,
+    /// Which checkpoint of a run: best, last, final or an update [default: final, else best, else last]
+    #[arg(long, value_name = "WHICH", hide_possible_values = true, value_parser = Offered(Which::NAMES))]
+    pub checkpoint: Option<String>,
+    /// Directory of the new model
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
 }

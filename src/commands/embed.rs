@@ -9,6 +9,7 @@ use safetensors::tensor::{Dtype, TensorView};
 
 use super::shared::answered::AnsweredLines;
 use super::shared::input::Lines;
+use super::shared::languages;
 use super::shared::model;
 use super::shared::output::{Output, Replacement, refuse_inputs, refuse_unwritable};
 use super::shared::tags::{self, Tags};
@@ -26,11 +27,13 @@ pub(super) fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
     if args.batch_tokens == Some(0) {
         return Err(Error::usage("--batch-tokens must be at least 1"));
     }
-    let loaded = model::load(&args.model, common)?;
+    let mut loaded = model::load(&args.model, common)?;
+    let tag = languages::choose(&args.languages, args.tag.as_deref(), [&mut loaded])?;
+    let tag = tag.as_deref();
     let (encoder, reader) = (Encoder::new(loaded.transformer()?)?, loaded.reader());
-    tags::check_flag(args.tag.as_deref(), &loaded.tokenizers.source)?;
+    tags::check_flag(tag, &loaded.tokenizers.source)?;
     let batch_tokens = args.batch_tokens.unwrap_or(loaded.config.decode.batch_tokens);
-    let mut lines = Lines::open(&args.text, args.input.as_deref(), args.tag.as_deref())?;
+    let mut lines = Lines::open(&args.text, args.input.as_deref(), tag)?;
     let of_model = loaded.files();
     refuse_inputs(args.output.as_deref(), lines.path().into_iter().chain(of_model.iter().map(PathBuf::as_path)))?;
     let is_tensor = |path: &&Path| path.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors"));
@@ -48,9 +51,14 @@ pub(super) fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
     };
     // The vectors of each window of lines, [lines, D].
     let mut all: Vec<Tensor> = Vec::new();
-    let (mut count, mut cut, mut tags) = (0, Vec::new(), Tags::new(&loaded.tokenizers.source, args.tag.as_deref()));
+    let (mut count, mut cut, mut tags) = (0, Vec::new(), Tags::new(&loaded.tokenizers.source, tag));
     let mut refused = None;
     while !window.is_empty() && !output.as_ref().is_some_and(Output::is_closed) {
+        if let Some(index) = window.iter().position(|line| reader.lacks_language(line)) {
+            let error = Error::failure("the model has many languages, and the line's is not known");
+            let error = error.at_line(lines.name(), lines.first() + index, 0);
+            return Err(error.help("give --from LANGUAGE (`mt info MODEL` lists them)"));
+        }
         let (vectors, are_cut) = embed(&encoder, &reader, &window, pooling, batch_tokens)?;
         cut.extend(are_cut.into_iter().map(|line| count + line + 1));
         count += vectors.len();

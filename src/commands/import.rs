@@ -27,7 +27,11 @@ pub(super) fn run(args: &ImportArgs, common: &Common) -> Result<()> {
         info(format_args!("{} parameters, written to {}", crate::notice::grouped(parameters), shown_path(&args.out)));
     }
     let tags = imported.tokenizers.source.language_tags();
-    if !tags.is_empty() {
+    let languages = imported.tokenizers.source.languages();
+    if !languages.is_empty() {
+        let (count, out) = (languages.len(), shown_path(&args.out));
+        info(format_args!("{count} languages, for --from and --to: mt info {out} lists them"));
+    } else if !tags.is_empty() {
         info(format_args!("each line to translate must begin with a tag for the target language: {}", tags.join(" ")));
     }
     imported.notes.iter().for_each(note);

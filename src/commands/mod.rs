@@ -20,6 +20,7 @@ mod shortlist;
 mod tokenize;
 mod train;
 mod translate;
+mod trim;
 
 use crate::cli::{Cli, Command};
 use crate::config::MOST_THREADS;
@@ -53,6 +54,7 @@ pub fn run(cli: &Cli) -> Result<()> {
         Command::Export(args) => export::run(args, common),
         Command::Import(args) => import::run(args, common),
         Command::Quantize(args) => quantize::run(args, common),
+        Command::Trim(args) => trim::run(args, common),
         Command::Report(args) => report::run(args, common),
         Command::Embed(args) => embed::run(args, common),
         Command::Info(args) => info::run(args, common),

@@ -21,14 +21,14 @@ const ON_SIGNALS: [&str; 2] = ["stopping", "stopped at once"];
 pub(super) fn run(args: &RunArgs, common: &Common) -> Result<()> {
     let request = arguments::run(args, common);
     let config = request.config()?;
-    let texts = Texts::find(&config.data, request.offline)?;
+    let mut texts = Texts::find(&config.data, request.offline)?;
     request.set_threads(&config, 1)?;
     let run = request.run_directory()?;
     let signals = Signals::register(Some(ON_SIGNALS))?;
     let mut preparation = Preparation::beside(&run, &config.data, &tell).watching(&signals).showing(&pairs_bar);
     preparation.always_cache = true;
     let started = Instant::now();
-    let data = training_data::prepare(&config, &texts, None, &preparation)?;
+    let data = training_data::prepare(&config, &mut texts, None, &preparation)?;
     let seconds = started.elapsed().as_secs_f64();
     let bytes: u64 = data.directories.iter().map(|directory| size(directory)).sum();
     let pairs = data.corpus.len();

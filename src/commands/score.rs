@@ -9,6 +9,7 @@ use super::shared::answered::AnsweredLines;
 use super::shared::decimals::decimals;
 use super::shared::decoding::translator;
 use super::shared::input::{shown_name, with_tag};
+use super::shared::languages;
 use super::shared::model;
 use super::shared::output::{Output, refuse_inputs};
 use super::shared::pairs::{Pair, Pairs, Targets};
@@ -37,7 +38,10 @@ pub(super) fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
         let error = Error::usage(format!("--src and {flag} cannot both be stdin"));
         return Err(error.help("name a file for one of them"));
     }
-    let (first, others) = model::load_all(&args.models, common)?;
+    let (mut first, mut others) = model::load_all(&args.models, common)?;
+    let models = std::iter::once(&mut first).chain(&mut others);
+    let tag = languages::choose(&args.languages, args.tag.as_deref(), models)?;
+    let tag = tag.as_deref();
     let translator = translator(&first, &others, &args.models.weights, args.precision.as_deref())?;
     let batch_tokens = args.batch_tokens.unwrap_or(first.config.decode.batch_tokens);
     let targets = match &args.n_best {
@@ -51,8 +55,8 @@ pub(super) fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
     let inputs = [&args.src, target].into_iter().chain(&of_models);
     refuse_inputs(args.output.as_deref(), inputs.map(PathBuf::as_path))?;
     let mut output = None;
-    tags::check_flag(args.tag.as_deref(), &first.tokenizers.source)?;
-    let mut tags = Tags::new(&first.tokenizers.source, args.tag.as_deref());
+    tags::check_flag(tag, &first.tokenizers.source)?;
+    let mut tags = Tags::new(&first.tokenizers.source, tag);
     let (mut unknown, mut all) = (0, 0);
     let refused = loop {
         let (window, refused) = match pairs.read() {
@@ -66,8 +70,13 @@ pub(super) fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
             Some(output) => output,
             None => output.insert(Output::open(args.output.as_deref())?),
         };
-        let sources = with_tag(args.tag.as_deref(), window.iter().map(|pair| pair.source.clone()).collect());
-        let targets: Vec<&str> = window.iter().map(|pair| pair.target.as_str()).collect();
+        let sources = with_tag(tag, window.iter().map(|pair| pair.source.clone()).collect());
+        let targets: Vec<String> = window.iter().map(|pair| pair.target.clone()).collect();
+        languages::refuse_without(&translator, [&sources, &targets], |error, index, side| {
+            let side = usize::from(side == Side::Target);
+            error.at_line(shown_name(pairs.paths[side]), window[index].lines[side], 0)
+        })?;
+        let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
         let sources: Vec<&str> = sources.iter().map(String::as_str).collect();
         let fits = translator.fit(&sources, &targets);
         fits.iter().zip(&window).for_each(|(fit, pair)| unscored.add(*fit, pairs.paths, pair.lines));

@@ -31,6 +31,7 @@ pub(super) fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     let train = match (&args.src, &args.tgt) {
         (Some(source), Some(target)) => {
             vec![CorpusConfig {
+                languages: [None, None],
                 location: CorpusLocation::files(source, target),
                 tag: None,
                 weight: 1.0,
@@ -51,7 +52,7 @@ pub(super) fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
         let error = Error::usage("the model's configuration names no training text").at(loaded.directory());
         return Err(error.help("give --src FILE and --tgt FILE, with text like that to be translated"));
     }
-    let texts = Texts::find(&loaded.config.data, common.offline)?;
+    let mut texts = Texts::find(&loaded.config.data, common.offline)?;
     let corpora = loaded.config.data.train.iter().flat_map(|corpus| corpus.location.sides());
     let inputs: Vec<PathBuf> = corpora.chain(loaded.files()).collect();
     refuse_inputs(Some(&args.out), inputs.iter().map(PathBuf::as_path))?;
@@ -61,7 +62,7 @@ pub(super) fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     // would look.
     let beside = if hub::repository(&args.model).is_some() { &args.out } else { loaded.directory() };
     let preparation = Preparation::beside(beside, &loaded.config.data, &tell).showing(&pairs_bar);
-    let data = training_data::prepare(&loaded.config, &texts, Some(loaded.tokenizers.clone()), &preparation)?;
+    let data = training_data::prepare(&loaded.config, &mut texts, Some(loaded.tokenizers.clone()), &preparation)?;
     let every = data.corpus.len().div_ceil(args.sample_lines).max(1);
     let ids: Vec<_> = (0..data.corpus.len()).step_by(every).map(|index| data.ids(index)).collect();
     let pairs: Vec<Pair> = ids.iter().map(|(source, target)| (&source[..], &target[..])).collect();

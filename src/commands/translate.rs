@@ -10,6 +10,7 @@ use super::shared::answered::AnsweredLines;
 use super::shared::attention::AttentionFile;
 use super::shared::decimals::decimals;
 use super::shared::input::Lines;
+use super::shared::languages;
 use super::shared::line_summary::LineSummary;
 use super::shared::output::{Output, is_same_file, refuse_inputs};
 use super::shared::requests::{Requests, Window};
@@ -31,15 +32,18 @@ use crate::model_dir::ModelFiles;
 /// Translates its arguments, a file or stdin: one line out for each line in, in order.
 pub(super) fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     check(args)?;
-    let (first, others) = model::load_all(&args.models, common)?;
+    let (mut first, mut others) = model::load_all(&args.models, common)?;
+    let models = std::iter::once(&mut first).chain(&mut others);
+    let tag = languages::choose(&args.languages, args.tag.as_deref(), models)?;
+    let tag = tag.as_deref();
     let mut options = decoding::translate_options(&args.decode, args.n_best, (&first, &others), common)?;
     if args.attention.is_some() && options.long == Long::Split {
         // Attention weights belong to a single sequence.
         options.long = Long::Truncate;
     }
     let translator = decoding::translator_with_flags(&first, &others, &args.models.weights, &args.decode)?;
-    tags::check_flag(args.tag.as_deref(), &first.tokenizers.source)?;
-    let mut requests = Requests::open(args)?;
+    tags::check_flag(tag, &first.tokenizers.source)?;
+    let mut requests = Requests::open(args, tag)?;
     requests.check(&translator, &options)?;
     if let Some(file) = &args.attention {
         AttentionFile::refuse_several(file, || requests.lines().count())?;
@@ -74,7 +78,7 @@ pub(super) fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
         // Opening empties the output file, so first make sure that the input can be read.
         let writer = match &mut writer {
             Some(writer) => writer,
-            None => writer.insert(Writer::open(args, common, &first, &translator)?),
+            None => writer.insert(Writer::open((args, tag), common, &first, &translator)?),
         };
         if lines.is_empty() || writer.output.is_closed() {
             break;
@@ -101,6 +105,8 @@ pub(super) fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
 /// Writes translations in the form that the flags ask for, and counts what to warn of.
 struct Writer<'a> {
     args: &'a TranslateArgs,
+    /// What is put in front of each line.
+    tag: Option<&'a str>,
     common: &'a Common,
     model: &'a ModelFiles,
     /// For explanations and alignments, if wanted.
@@ -121,7 +127,7 @@ const SEPARATOR: &str = "|||";
 
 impl<'a> Writer<'a> {
     fn open(
-        args: &'a TranslateArgs,
+        (args, tag): (&'a TranslateArgs, Option<&'a str>),
         common: &'a Common,
         model: &'a ModelFiles,
         translator: &Translator,
@@ -129,13 +135,14 @@ impl<'a> Writer<'a> {
         let explains = args.attention.is_some() || args.alignment;
         Ok(Self {
             args,
+            tag,
             common,
             model,
             explainer: if explains { Some((model.transformer_on_processor()?, model.reader())) } else { None },
             output: Output::open(args.output.as_deref())?,
             attention: args.attention.as_deref().map(AttentionFile::open).transpose()?,
             suspicious: SuspiciousLines::new(translator),
-            tags: Tags::new(&model.tokenizers.source, args.tag.as_deref()),
+            tags: Tags::new(&model.tokenizers.source, tag),
             fewer: LineSummary::default(),
             separated: LineSummary::default(),
         })
@@ -155,13 +162,13 @@ impl<'a> Writer<'a> {
     /// How many words the tag of `--tag` is.
     fn words_of_tag(&self) -> usize {
         let tokenizer = &self.model.tokenizers.source;
-        self.args.tag.as_deref().map_or(0, |tag| tokenizer.plain(tag).split_whitespace().count())
+        self.tag.map_or(0, |tag| tokenizer.plain(tag).split_whitespace().count())
     }
 
     /// Writes the translation of the next line, as it was given to the model.
     fn write(&mut self, line: &str, translation: &Translation, alignments: &[Alignment]) -> Result<()> {
         let (number, n_best) = (self.suspicious.lines(), self.args.n_best.is_some());
-        let tag = self.args.tag.as_deref().map_or(String::new(), |tag| format!("{tag} "));
+        let tag = self.tag.map_or(String::new(), |tag| format!("{tag} "));
         let own = line.strip_prefix(&tag).unwrap_or(line);
         let of_tag = if self.attention.is_some() { self.words_of_tag() } else { 0 };
         if let (Some((model, reader)), Some(file)) = (&self.explainer, &mut self.attention) {

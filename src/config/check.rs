@@ -401,6 +401,10 @@ fn check_value(path: &str, value: &Value, kind: &Kind) -> Result<(), Error> {
         (Kind::Text, Value::Text(text)) if !text.trim().is_empty() => Ok(()),
         (Kind::Text, _) => wrong("text in quotes, not empty"),
         (Kind::Texts, _) => wrong("a list of texts in quotes"),
+        (Kind::Integers { most }, Value::List(items)) => items.iter().enumerate().try_for_each(|(i, item)| {
+            check_value(&format!("{path}[{i}]"), &item.value, &Kind::Integer { least: 0, most: *most })
+        }),
+        (Kind::Integers { .. }, _) => wrong("a list of whole numbers"),
         (Kind::Path | Kind::Corpus | Kind::Side, Value::Text(text)) if text.is_empty() => wrong("a path"),
         (Kind::Path | Kind::Corpus | Kind::Side, Value::Text(_)) => Ok(()),
         (Kind::Side, Value::Integer(1..=MOST_COLUMNS)) => Ok(()),

@@ -50,6 +50,15 @@ pub(super) fn lay_below(merged: Table) -> Table {
             table.retain(|name, _| !following.contains(&name.as_str()));
         }
     }
+    for stack in ["encoder", "decoder"] {
+        let layers = get(&merged, &format!("train.init_layers.{stack}")).map(|entry| &entry.item.value);
+        let model = below.get_mut("model").map(|entry| &mut entry.item.value);
+        if let (Some(Value::List(layers)), Some(Value::Table(model))) = (layers, model)
+            && let (false, Some(count)) = (layers.is_empty(), model.get_mut(&format!("{stack}_layers")[..]))
+        {
+            count.item.value = Value::Integer(layers.len() as i128);
+        }
+    }
     document::merge(&mut below, merged, schema::ROOT);
     below
 }

@@ -34,7 +34,7 @@ pub(super) fn resolve(merged: &Table, root: PathBuf, report: &mut Report) -> Res
     together.tokenizer(&config.tokenizer);
     together.symbols(&config.tokenizer);
     together.widths(&config.model);
-    together.rotary(&config.model);
+    together.positions(&config.model);
     together.output(&config.model);
     together.tie(&config);
     together.lengths(&config);
@@ -231,7 +231,15 @@ impl Together<'_> {
         self.add(&["model.heads", "model.d_model", "model.preset", "model.d_k", "model.d_v"], error);
     }
 
-    fn rotary(&mut self, model: &ModelConfig) {
+    fn positions(&mut self, model: &ModelConfig) {
+        if model.positions != PositionKind::Sinusoidal && model.first_position > 0 {
+            let (first, kind) = (model.first_position, model.positions);
+            let what = format!(
+                "`model.first_position` = {first} is for sinusoidal positions, but `model.positions` = \"{kind}\""
+            );
+            let help = "leave `first_position` out";
+            self.add(&["model.first_position", "model.positions"], Error::usage(what).help(help));
+        }
         if model.positions == PositionKind::Rotary && !model.d_k.is_multiple_of(2) {
             let what = format!(
                 "`model.positions` = \"rotary\" rotates pairs of numbers, but `model.d_k` = {} is odd",

@@ -50,6 +50,8 @@ const CORPUS: &[Key] = &[
     required("source", Kind::Side),
     required("target", Kind::Side),
     key("tag", Kind::Text),
+    key("source_language", Kind::Text),
+    key("target_language", Kind::Text),
     key("weight", Kind::Number(Range::Weight)).decides(BATCHES),
     key("weights", Kind::Corpus),
     key("tsv", Kind::Corpus),
@@ -63,6 +65,8 @@ const SET: &[Key] = &[
     required("source", Kind::Side),
     required("target", Kind::Side),
     key("tag", Kind::Text),
+    key("source_language", Kind::Text),
+    key("target_language", Kind::Text),
     key("tsv", Kind::Corpus),
     HUB[0],
     HUB[1],
@@ -124,9 +128,11 @@ const MODEL: &[Key] = &[
     key("norm_eps", EPSILON).decides(FUNCTION),
     key("positions", Kind::Choice(PositionKind::NAMES)).decides(SHAPE),
     key("sinusoid", Kind::Choice(Sinusoid::NAMES)).decides(FUNCTION),
+    key("first_position", Kind::Integer { least: 0, most: limits::MOST_POSITIONS }).decides(FUNCTION),
     key("padding_mask", Kind::Choice(PaddingMask::NAMES)).decides(FUNCTION),
     key("tie", Kind::Choice(Tie::NAMES)).decides(SHAPE),
     key("scale_embedding", Kind::Boolean).decides(FUNCTION),
+    key("embedding_norm", Kind::Boolean).decides(SHAPE),
     key("output_bias", Kind::Boolean).decides(SHAPE),
     key("output_padding", Kind::Boolean).decides(FUNCTION),
     key("attention_bias", Kind::Boolean).decides(SHAPE),
@@ -142,6 +148,7 @@ const MODEL: &[Key] = &[
 
 const TRAIN: &[Key] = &[
     key("init", Kind::Path).on_resume(OnResume::AtStart),
+    key("init_layers", Kind::Table(INIT_LAYERS)).on_resume(OnResume::AtStart),
     key("freeze", Kind::Texts),
     key("batch_tokens", POSITIVE).decides(BATCHES),
     key("accumulate", POSITIVE),
@@ -159,6 +166,12 @@ const TRAIN: &[Key] = &[
     key("seed", Kind::Integer { least: 0, most: i64::MAX as i128 }).decides(BATCHES),
     key("schedule", Kind::Tagged { default: "noam", variants: schedule::KINDS }).on_resume(OnResume::Noted),
     key("optimizer", Kind::Tagged { default: "adam", variants: optimizer::KINDS }),
+];
+
+/// The layers of each stack, by their numbers.
+const INIT_LAYERS: &[Key] = &[
+    key("encoder", Kind::Integers { most: MOST_LAYERS }).on_resume(OnResume::AtStart),
+    key("decoder", Kind::Integers { most: MOST_LAYERS }).on_resume(OnResume::AtStart),
 ];
 
 const VALID: &[Key] = &[
@@ -183,6 +196,8 @@ const DECODE: &[Key] = &[
     key("max_length_ratio", NOT_NEGATIVE).on_resume(OnResume::Free).decides(VALIDATION),
     key("max_length_extra", COUNT).on_resume(OnResume::Free).decides(VALIDATION),
     key("batch_tokens", POSITIVE).on_resume(OnResume::Free),
+    key("source_language", Kind::Text).on_resume(OnResume::Free),
+    key("target_language", Kind::Text).on_resume(OnResume::Free),
 ];
 
 const RUNTIME: &[Key] = &[
@@ -341,6 +356,8 @@ mod tests {
             "exponential_average",
             "freeze",
             "init",
+            "init_layers.decoder",
+            "init_layers.encoder",
             "label_smoothing",
             "optimizer.betas",
             "optimizer.eps",

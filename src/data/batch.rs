@@ -15,6 +15,9 @@ pub struct SpecialIds {
     pub bos_target: u32,
     /// Ends a target.
     pub eos_target: u32,
+    /// A source's first token, its language, comes after its end: NLLB-200's models were first published with a
+    /// tokenizer that puts it there.
+    pub language_last: bool,
 }
 
 /// Sentence pairs as rectangles of token ids, in row-major order.
@@ -67,6 +70,15 @@ pub fn split_by_tokens<S: AsRef<[u32]>, T: AsRef<[u32]>>(pairs: &[(S, T)], batch
         }
     }
     runs
+}
+
+/// Writes a source and its end into `row`, which has room for both; see [`SpecialIds::language_last`].
+pub fn end_source(source: &[u32], end: u32, language_last: bool, row: &mut [u32]) {
+    row[..source.len()].copy_from_slice(source);
+    row[source.len()] = end;
+    if language_last {
+        row.rotate_left(1);
+    }
 }
 
 impl Batch {
@@ -149,8 +161,7 @@ impl Batch {
         };
         for (row, source) in sources.enumerate() {
             let (start, length) = (row * columns, source.len());
-            batch.source[start..start + length].copy_from_slice(source);
-            batch.source[start + length] = ids.eos_source;
+            end_source(source, ids.eos_source, ids.language_last, &mut batch.source[start..=start + length]);
             batch.source_lengths.push(length as u32 + 1);
             batch.source_tokens += length + 1;
         }
@@ -162,8 +173,14 @@ impl Batch {
 mod tests {
     use super::*;
 
-    const IDS: SpecialIds =
-        SpecialIds { pad_source: 90, eos_source: 91, pad_target: 80, bos_target: 81, eos_target: 82 };
+    const IDS: SpecialIds = SpecialIds {
+        pad_source: 90,
+        eos_source: 91,
+        pad_target: 80,
+        bos_target: 81,
+        eos_target: 82,
+        language_last: false,
+    };
 
     #[test]
     fn runs_hold_as_many_pairs_as_fit() {
@@ -237,6 +254,14 @@ mod tests {
         assert_eq!((batch.batch_size, batch.source_length, batch.source_tokens), (2, 3, 5));
         assert_eq!((batch.target_length, batch.target_tokens), (0, 0));
         assert!(batch.labels.is_empty() && batch.target_input.is_empty() && batch.target_lengths.is_empty());
+    }
+
+    #[test]
+    fn a_language_may_come_after_the_end() {
+        let ids = SpecialIds { language_last: true, ..IDS };
+        let batch = Batch::new(&[(vec![7, 1, 2], vec![8, 3]), (vec![7], vec![8])], &ids);
+        assert_eq!(batch.source, [1, 2, 91, 7, 91, 7, 90, 90]);
+        assert_eq!(batch.target_input, [81, 8, 3, 81, 8, 80]);
     }
 
     #[test]

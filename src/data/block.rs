@@ -1,5 +1,7 @@
 //! Consecutive pairs of a corpus, in one allocation.
 
+use super::corpus::tagged;
+
 /// Most pairs of a block.
 pub(super) const BLOCK_PAIRS: usize = 1 << 14;
 /// Bytes of text from which a block counts as full.
@@ -29,11 +31,11 @@ impl PairBlock {
         }
     }
 
-    /// The block with other source lines, which `change` makes from its own.
-    pub fn with_sources<'a>(&'a self, change: impl Fn(&'a str) -> std::borrow::Cow<'a, str>) -> Self {
+    /// The block with a tag in front of the lines of each side, if there is one.
+    pub fn tagged(&self, tags: [Option<&str>; 2]) -> Self {
         let mut changed = Self { weights: self.weights.clone(), ..Self::default() };
         for (source, target) in (0..self.len()).map(|index| self.get(index)) {
-            changed.push(&change(source), target);
+            changed.push(&tagged(tags[0], source), &tagged(tags[1], target));
         }
         changed
     }

@@ -176,6 +176,8 @@ pub struct CorpusConfig {
     pub location: CorpusLocation,
     /// What is put in front of each of its source lines.
     pub tag: Option<String>,
+    /// The languages of its sides, for a model with several.
+    pub languages: [Option<String>; 2],
     /// How often an epoch draws each pair: 2.0 twice, 0.5 every second pair; positive.
     pub weight: f64,
     /// A file with a number for each pair, by which its loss is multiplied.
@@ -190,6 +192,8 @@ pub struct SetConfig {
     pub location: CorpusLocation,
     /// What is put in front of each of its source lines.
     pub tag: Option<String>,
+    /// The languages of its sides, for a model with several.
+    pub languages: [Option<String>; 2],
     /// The name of a monitored set; see [`SetConfig::name`].
     pub name: Option<String>,
 }
@@ -250,7 +254,7 @@ impl CorpusLocation {
 /// Without a tag.
 impl From<CorpusLocation> for SetConfig {
     fn from(location: CorpusLocation) -> Self {
-        Self { location, tag: None, name: None }
+        Self { location, tag: None, languages: [None, None], name: None }
     }
 }
 
@@ -311,6 +315,10 @@ struct Stated {
     #[serde(skip_serializing_if = "Option::is_none")]
     tag: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    source_language: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target_language: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     weight: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     weights: Option<PathBuf>,
@@ -345,6 +353,8 @@ impl From<CorpusLocation> for Stated {
             source,
             target,
             tag: None,
+            source_language: None,
+            target_language: None,
             weight: None,
             weights: None,
         };
@@ -368,25 +378,36 @@ impl From<CorpusLocation> for Stated {
 impl From<Stated> for CorpusConfig {
     fn from(stated: Stated) -> Self {
         let (tag, weight, weights) = (stated.tag.clone(), stated.weight.unwrap_or(1.0), stated.weights.clone());
-        Self { location: stated.into(), tag, weight, weights }
+        let languages = [stated.source_language.clone(), stated.target_language.clone()];
+        Self { location: stated.into(), tag, languages, weight, weights }
     }
 }
 
 impl From<CorpusConfig> for Stated {
     fn from(corpus: CorpusConfig) -> Self {
-        Self { tag: corpus.tag, weight: Some(corpus.weight), weights: corpus.weights, ..corpus.location.into() }
+        let [source_language, target_language] = corpus.languages;
+        Self {
+            tag: corpus.tag,
+            source_language,
+            target_language,
+            weight: Some(corpus.weight),
+            weights: corpus.weights,
+            ..corpus.location.into()
+        }
     }
 }
 
 impl From<Stated> for SetConfig {
     fn from(stated: Stated) -> Self {
         let (tag, name) = (stated.tag.clone(), stated.name.clone());
-        Self { location: stated.into(), tag, name }
+        let languages = [stated.source_language.clone(), stated.target_language.clone()];
+        Self { location: stated.into(), tag, languages, name }
     }
 }
 
 impl From<SetConfig> for Stated {
     fn from(set: SetConfig) -> Self {
-        Self { tag: set.tag, name: set.name, ..set.location.into() }
+        let [source_language, target_language] = set.languages;
+        Self { tag: set.tag, source_language, target_language, name: set.name, ..set.location.into() }
     }
 }

@@ -54,7 +54,7 @@ pub trait PairSource: Send + Sync {
     }
 }
 
-/// A source line with a tag in front. A blank line stays as it is, since there is nothing to translate.
+/// A line with a tag in front. A blank line stays as it is, since there is nothing to translate.
 pub fn tagged<'l>(tag: Option<&str>, line: &'l str) -> Cow<'l, str> {
     match tag {
         Some(tag) if !line.trim().is_empty() => Cow::Owned(format!("{tag} {line}")),
@@ -62,12 +62,12 @@ pub fn tagged<'l>(tag: Option<&str>, line: &'l str) -> Cow<'l, str> {
     }
 }
 
-/// A corpus whose source lines get a tag.
+/// A corpus whose lines get a tag.
 pub struct Tagged {
-    /// Without the tag.
+    /// Without the tags.
     pub corpus: Box<dyn PairSource>,
-    /// What is put in front of each line.
-    pub tag: String,
+    /// What is put in front of each line, of sources and of targets.
+    pub tags: [Option<String>; 2],
 }
 
 impl PairSource for Tagged {
@@ -76,15 +76,24 @@ impl PairSource for Tagged {
     }
 
     fn text_bytes(&self) -> u64 {
-        self.corpus.text_bytes() + (self.len() * (self.tag.len() + 1)) as u64
+        let bytes: usize = self.tags.iter().flatten().map(|tag| tag.len() + 1).sum();
+        self.corpus.text_bytes() + (self.len() * bytes) as u64
     }
 
     fn digest(&self) -> [u8; 32] {
-        Sha256::new().chain_update(self.corpus.digest()).chain_update(&self.tag).finalize().into()
+        let [source, target] = &self.tags;
+        let mut hash =
+            Sha256::new().chain_update(self.corpus.digest()).chain_update(source.as_deref().unwrap_or_default());
+        if let Some(target) = target {
+            // No line has a line feed, so this is unambiguous.
+            hash = hash.chain_update("\n").chain_update(target);
+        }
+        hash.finalize().into()
     }
 
     fn blocks(&self) -> Result<Box<dyn Iterator<Item = Result<PairBlock>> + Send + '_>> {
-        let tag_block = |block: Result<PairBlock>| Ok(block?.with_sources(|source| tagged(Some(&self.tag), source)));
+        let tags = self.tags.each_ref().map(Option::as_deref);
+        let tag_block = move |block: Result<PairBlock>| Ok(block?.tagged(tags));
         Ok(Box::new(self.corpus.blocks()?.map(tag_block)))
     }
 

@@ -41,9 +41,9 @@ struct Tags {
 }
 
 impl Tags {
-    /// `None` if there are no tags.
+    /// `None` if there are no tags, or if they are languages, which every text states.
     fn new(tokenizer: &Tokenizer) -> Option<Self> {
-        let names = tokenizer.language_tags();
+        let names = if tokenizer.languages().is_empty() { tokenizer.language_tags() } else { Vec::new() };
         Some(Self { first: (*names.first()?).to_owned(), ids: tokenizer.ids_of(&names) })
     }
 

@@ -1,6 +1,7 @@
 //! Tags for the target language, as messages list them and as corpora state them.
 
-use super::tokenizer::Tokenizer;
+use super::tokenizer::{Tokenizer, code_of, tag_of};
+use crate::error::{Error, Result};
 
 /// The most tags that a message lists.
 const MOST: usize = 60;
@@ -16,4 +17,84 @@ pub fn unknown_word<'w>(tag: &'w str, tokenizer: &Tokenizer) -> Option<&'w str> 
     let known: Vec<&str> = tokenizer.language_tags().into_iter().chain(tokenizer.symbols()).collect();
     let is_known = |word: &str| known.contains(&word) || known.contains(&tokenizer.encoded_form(word).as_str());
     tag.split_whitespace().find(|word| !is_known(word))
+}
+
+/// The languages for which a vocabulary has tags: codes, with their tags.
+pub struct LanguageTags<'t> {
+    known: Vec<(&'t str, String)>,
+    /// Whether they are of a multilingual model, both of whose sides begin with one.
+    is_multilingual: bool,
+}
+
+impl<'t> LanguageTags<'t> {
+    /// Those of a tokenizer.
+    pub fn of(tokenizer: &'t Tokenizer) -> Self {
+        let languages = tokenizer.languages();
+        if languages.is_empty() {
+            return Self::listed(tokenizer.language_tags());
+        }
+        let known = languages.iter().map(|(code, _)| (*code, tag_of(code))).collect();
+        Self { known, is_multilingual: true }
+    }
+
+    /// Those of tags such as `<2de>`, with which source lines begin.
+    pub fn listed(tags: impl IntoIterator<Item = &'t str>) -> Self {
+        let known = tags.into_iter().map(|tag| (code_of(tag), tag.to_owned())).collect();
+        Self { known, is_multilingual: false }
+    }
+
+    /// The tag of a language by its code, as `--to` and `target_language` give it: `deu_Latn` has `>>deu_Latn<<`, `de`
+    /// may have `<2de>`. A tag is its own code, too.
+    ///
+    /// # Errors
+    /// There is no such language; the error names the most similar one. `asked` is the flag or key; exit code 2.
+    pub fn tag(&self, asked: &str, code: &str) -> Result<String> {
+        if self.known.is_empty() {
+            let what = format!("{asked} {code}: the model translates one language, and has no tags for others");
+            return Err(Error::usage(what).help("leave it out, or give the languages tags (`tokenizer.tags`)"));
+        }
+        if let Some((_, tag)) = self.known.iter().find(|(known, tag)| *known == code || tag == code) {
+            return Ok(tag.clone());
+        }
+        let similarity = |known: &str| strsim::jaro_winkler(&code.to_lowercase(), &known.to_lowercase());
+        let nearest = self.known.iter().max_by(|a, b| similarity(a.0).total_cmp(&similarity(b.0)));
+        let nearest = nearest.filter(|(known, _)| similarity(known) > 0.6);
+        let nearest = nearest.map(|(known, _)| format!("did you mean {known}? ")).unwrap_or_default();
+        let all: Vec<&str> = self.known.iter().map(|(known, _)| *known).collect();
+        let error = Error::usage(format!("{asked}: the model has no language {code}"));
+        Err(error.help(format!("{nearest}it has {}", all.join(" "))))
+    }
+
+    /// The tags of both sides of a text that `key` names, with this `tag` and in these languages, as stated.
+    ///
+    /// # Errors
+    /// There is no such language; a multilingual model is not told a language; or a tag is stated, too.
+    pub fn tags(&self, key: &str, tag: Option<&str>, languages: [Option<&str>; 2]) -> Result<[Option<String>; 2]> {
+        let [source, target] = languages;
+        let of =
+            |name: &str, code: Option<&str>| code.map(|code| self.tag(&format!("`{key}.{name}`"), code)).transpose();
+        if self.is_multilingual {
+            if let Some(tag) = tag {
+                let what = format!("`{key}.tag` = \"{tag}\" is for models with tags, and this one has languages");
+                return Err(Error::usage(what).help("leave it out, and state `source_language` and `target_language`"));
+            }
+            let tags = [of("source_language", source)?, of("target_language", target)?];
+            if let Some(side) = tags.iter().position(Option::is_none) {
+                let name = ["source_language", "target_language"][side];
+                let error =
+                    Error::usage(format!("the model has many languages, and `{key}` does not state its `{name}`"));
+                return Err(error.help(format!("add {name} = \"…\" to it; `mt info MODEL` lists the languages")));
+            }
+            return Ok(tags);
+        }
+        match (tag, target) {
+            (Some(_), Some(_)) => {
+                let error =
+                    Error::usage(format!("`{key}` has both a `tag` and a `target_language`, which has one, too"));
+                Err(error.help("leave one of them out"))
+            }
+            (None, Some(_)) => Ok([of("target_language", target)?, None]),
+            (tag, None) => Ok([tag.map(str::to_owned), None]),
+        }
+    }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::data::corpus::{Corpus, PairSource, Side, Tagged};
 use crate::data::hub::HubFiles;
+use crate::data::tags::LanguageTags;
 use crate::data::text::file::{Odd, TextFile};
 use crate::data::text::raw::{self, RawLines};
 use crate::data::text::returns;
@@ -17,8 +18,11 @@ use crate::notice::Notice;
 #[derive(Clone, Debug)]
 pub struct Text {
     files: TextFiles,
-    /// What is put in front of each source line.
+    /// What is put in front of each line, of sources and of targets.
+    tags: [Option<String>; 2],
+    /// The tag and the languages of both sides as stated, of which [`Texts::resolve`] makes tags.
     tag: Option<String>,
+    languages: [Option<String>; 2],
     /// The file of the pairs' weights.
     weights: Option<PathBuf>,
 }
@@ -30,21 +34,27 @@ impl Text {
     /// Two files.
     #[cfg(test)]
     pub fn files(source: impl Into<PathBuf>, target: impl Into<PathBuf>) -> Self {
-        Self { files: TextFiles::files(source, target), tag: None, weights: None }
+        Self {
+            files: TextFiles::files(source, target),
+            tags: [None, None],
+            tag: None,
+            languages: [None, None],
+            weights: None,
+        }
     }
 
     /// Opens it and reads it once; an epoch draws each pair `weight` times. Tells of carriage returns in files.
     pub fn open(&self, weight: f64, say: &dyn Fn(Notice)) -> Result<Box<dyn PairSource>> {
         let corpus = self.files.open(weight, self.weights.as_deref(), say)?;
-        Ok(match &self.tag {
-            Some(tag) => Box::new(Tagged { corpus, tag: tag.clone() }),
-            None => corpus,
+        Ok(match &self.tags {
+            [None, None] => corpus,
+            tags => Box::new(Tagged { corpus, tags: tags.clone() }),
         })
     }
 
     /// What is put in front of each source line.
     pub fn tag(&self) -> Option<&str> {
-        self.tag.as_deref()
+        self.tags[0].as_deref()
     }
 
     /// Checks the weights of its pairs, if it has any; where the text itself cannot be read, only that they are
@@ -197,6 +207,26 @@ impl Texts {
         valid.chain(test).chain(monitor).chain(train)
     }
 
+    /// Makes tags of the languages of all texts, for the vocabulary of a model or of these tags. `decode` has the
+    /// languages of texts that state none, where a model has several.
+    ///
+    /// # Errors
+    /// The vocabulary lacks a language, or a text states none; all such texts are named.
+    pub fn resolve(&mut self, vocabulary: &LanguageTags<'_>, decode: [Option<&str>; 2]) -> Result<()> {
+        let named: Vec<String> = self.all().map(|named| named.key).collect();
+        let sets = self.valid.iter_mut().chain(&mut self.test).chain(self.monitor.iter_mut().map(|(_, text)| text));
+        let texts = sets.chain(self.train.iter_mut().map(|(text, _)| text));
+        let mut errors = Vec::new();
+        for (text, key) in texts.zip(named) {
+            let languages = [0, 1].map(|side| text.languages[side].as_deref().or(decode[side]));
+            match vocabulary.tags(&key, text.tag.as_deref(), languages) {
+                Ok(tags) => text.tags = tags,
+                Err(error) => errors.push(error),
+            }
+        }
+        if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
+    }
+
     /// Checks that everything the configuration names exists, and fetches data sets that are not in the hub's cache.
     ///
     /// # Errors
@@ -218,25 +248,26 @@ impl Texts {
         let is_hub = config.locations().any(|location| matches!(location, CorpusLocation::Hub(_)));
         let hub = is_hub.then(|| Hub::open(offline)).transpose().map_err(|error| errors.push(error));
         let hub = hub.ok().flatten();
-        let mut find = |location: &CorpusLocation, tag: &Option<String>, key: &str| {
+        let mut find = |location: &CorpusLocation, tag: &Option<String>, languages: &[Option<String>; 2], key: &str| {
             if hub.is_none() && matches!(location, CorpusLocation::Hub(_)) {
                 // The errors already hold the reason.
                 return None;
             }
             let files = find(location, hub.as_ref());
             let files = files.map_err(|error| errors.push(error.context(format_args!("`{key}`")))).ok()?;
-            Some(Text { files, tag: tag.clone(), weights: None })
+            let tags = [tag.clone(), None];
+            Some(Text { files, tags, tag: tag.clone(), languages: languages.clone(), weights: None })
         };
         let mut train = Vec::with_capacity(config.train.len());
         for (index, corpus) in config.train.iter().enumerate() {
-            let text = find(&corpus.location, &corpus.tag, &format!("data.train[{index}]"));
+            let text = find(&corpus.location, &corpus.tag, &corpus.languages, &format!("data.train[{index}]"));
             train.extend(text.map(|text| (Text { weights: corpus.weights.clone(), ..text }, corpus.weight)));
         }
-        let valid = config.valid.as_ref().and_then(|set| find(&set.location, &set.tag, "data.valid"));
-        let test = config.test.as_ref().and_then(|set| find(&set.location, &set.tag, "data.test"));
+        let valid = config.valid.as_ref().and_then(|set| find(&set.location, &set.tag, &set.languages, "data.valid"));
+        let test = config.test.as_ref().and_then(|set| find(&set.location, &set.tag, &set.languages, "data.test"));
         let mut monitor = Vec::with_capacity(config.monitor.len());
         for (index, set) in config.monitor.iter().enumerate() {
-            let text = find(&set.location, &set.tag, &format!("data.monitor[{index}]"));
+            let text = find(&set.location, &set.tag, &set.languages, &format!("data.monitor[{index}]"));
             monitor.extend(text.map(|text| (set.name(), text)));
         }
         (Self { train, valid, test, monitor }, errors)
@@ -249,7 +280,13 @@ pub fn find_one(location: &CorpusLocation, offline: bool) -> Result<Text> {
         CorpusLocation::Files { .. } | CorpusLocation::Tsv { .. } => None,
         CorpusLocation::Hub(_) => Some(Hub::open(offline)?),
     };
-    Ok(Text { files: find(location, hub.as_ref())?, tag: None, weights: None })
+    Ok(Text {
+        files: find(location, hub.as_ref())?,
+        tags: [None, None],
+        tag: None,
+        languages: [None, None],
+        weights: None,
+    })
 }
 
 fn find(location: &CorpusLocation, hub: Option<&Hub>) -> Result<TextFiles> {

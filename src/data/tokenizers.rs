@@ -204,6 +204,7 @@ impl Tokenizers {
             pad_target: self.target.pad_id(),
             bos_target: self.target.bos_id(),
             eos_target: self.target.eos_id(),
+            language_last: self.source.language_last(),
         }
     }
 }

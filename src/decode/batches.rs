@@ -162,8 +162,7 @@ impl Ensemble {
         needed: &[Vec<u32>],
     ) -> Result<EnsembleStep<'_>> {
         let ids = |(member, sources): (&Neural, &Vec<Source>)| -> Vec<Vec<u32>> {
-            let end = member.special().source_end;
-            batch.iter().map(|&i| [&sources[i].ids[..], &[end]].concat()).collect()
+            batch.iter().map(|&i| member.special().ended(&sources[i].ids)).collect()
         };
         let ids: Vec<Vec<Vec<u32>>> = self.members().iter().zip(sources).map(ids).collect();
         let ids: Vec<Vec<&[u32]>> = ids.iter().map(|ids| ids.iter().map(Vec::as_slice).collect()).collect();

@@ -28,6 +28,12 @@ pub struct DecodeConfig {
     pub max_length_extra: usize,
     /// The most padded source tokens in one batch.
     pub batch_tokens: usize,
+    /// The language of sources, of models with several, such as `eng_Latn`; `None`: each command is told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_language: Option<String>,
+    /// The language to translate into.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_language: Option<String>,
 }
 
 impl Default for DecodeConfig {
@@ -42,6 +48,8 @@ impl Default for DecodeConfig {
             max_length_ratio: 1.0,
             max_length_extra: 50,
             batch_tokens: 4096,
+            source_language: None,
+            target_language: None,
         }
     }
 }

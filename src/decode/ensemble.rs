@@ -187,6 +187,10 @@ impl StepModel for EnsembleStep<'_> {
     fn forbidden(&self) -> &[u32] {
         self.members[0].forbidden()
     }
+
+    fn languages(&self) -> &[u32] {
+        self.members[0].languages()
+    }
 }
 
 #[cfg(test)]

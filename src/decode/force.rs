@@ -69,6 +69,10 @@ pub fn predict(model: &mut dyn StepModel, targets: &[&[u32]]) -> Result<Vec<Pred
     teacher_force(model.start_token(), model.end_token(), targets, |batch, position, tokens| {
         let log_probs = batch.whole(position, |rows, log_probs| model.log_probs(rows, log_probs))?;
         for ((sentence, token), row) in tokens.iter().zip(log_probs.chunks_exact(log_probs.len() / tokens.len())) {
+            if position == 0 && model.languages().contains(token) {
+                // It is given, not predicted.
+                continue;
+            }
             let (of_target, log_prob) = (&mut all[*sentence], row[*token as usize]);
             of_target.tokens += 1;
             of_target.first += u64::from(row.iter().all(|other| *other <= log_prob));

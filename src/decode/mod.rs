@@ -93,7 +93,13 @@ pub trait StepModel {
     /// The tokens that may never be in a translation, such as `<pad>`, `<s>` and `<unk>`.
     fn forbidden(&self) -> &[u32];
 
-    /// As [`Self::log_probs`], but negative infinity for the [`Self::forbidden`] tokens that are not forced.
+    /// The tokens whose probability does not count where a target is made to begin with one: languages.
+    fn languages(&self) -> &[u32] {
+        &[]
+    }
+
+    /// As [`Self::log_probs`], but negative infinity for the [`Self::forbidden`] tokens that are not forced, and 0 for
+    /// a forced one of [`Self::languages`].
     ///
     /// # Errors
     /// As [`Self::step`].
@@ -104,6 +110,9 @@ pub trait StepModel {
             let forced = rows.constraint(row).forced;
             let forbidden = self.forbidden().iter().filter(|token| forced != Some(**token));
             forbidden.for_each(|&token| log_probs[token as usize] = f32::NEG_INFINITY);
+            if let Some(language) = rows.forced_language(row, self.languages()) {
+                make_certain(&mut log_probs[language as usize]);
+            }
         }
         Ok(())
     }
@@ -137,6 +146,11 @@ impl Rows<'_> {
         self.tokens.is_empty()
     }
 
+    /// The language that a row's target is made to begin with at this step, if it is one of these.
+    fn forced_language(&self, row: usize, languages: &[u32]) -> Option<u32> {
+        self.constraint(row).forced.filter(|token| self.position == 0 && languages.contains(token))
+    }
+
     /// What may follow a row.
     pub fn constraint(&self, row: usize) -> &Constraint {
         static NONE: Constraint = Constraint::NONE;
@@ -164,6 +178,13 @@ impl Continuation {
             return Err(not_a_number());
         }
         Ok((self.log_prob > f32::NEG_INFINITY).then(|| f64::from(self.log_prob.min(0.0) + 0.0)))
+    }
+}
+
+/// Turns the log-probability of a possible token into 0; what is not a number stays so, to be noticed.
+fn make_certain(log_prob: &mut f32) {
+    if *log_prob > f32::NEG_INFINITY {
+        *log_prob = 0.0;
     }
 }
 
@@ -462,7 +483,13 @@ impl StepRows {
         let mut best = std::mem::take(&mut self.best);
         best.clear();
         best.resize(self.len() * k, Continuation::IMPOSSIBLE);
-        model.step(&self.rows(position), k, &mut best)?;
+        let rows = self.rows(position);
+        model.step(&rows, k, &mut best)?;
+        for (row, best) in best.chunks_exact_mut(k).enumerate() {
+            if rows.forced_language(row, model.languages()).is_some() {
+                make_certain(&mut best[0].log_prob);
+            }
+        }
         self.best = best;
         Ok(&self.best)
     }

@@ -6,6 +6,7 @@ use rayon::prelude::*;
 
 use super::shortlist::Shortlist;
 use super::{Characters, Constraint, Continuation, Rows, StepModel};
+use crate::data::batch::end_source;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::gpu;
@@ -23,10 +24,15 @@ use crate::ops::{Implementation, Mode};
 pub struct SpecialTokens {
     /// Ends a source.
     pub source_end: u32,
+    /// Whether a source's first token, its language, comes after its end.
+    pub language_last: bool,
     /// First decoder input.
     pub start: u32,
     /// Ends a hypothesis.
     pub end: u32,
+    /// The languages that a target may begin with. That a search is made to begin with one is not counted among the
+    /// probabilities.
+    pub languages: Vec<u32>,
     /// Never produced: by default padding, start and unknown; the tokenizer decides.
     pub forbidden: Vec<u32>,
     /// The tokens that are parts of characters.
@@ -39,11 +45,20 @@ impl SpecialTokens {
         let target = &tokenizers.target;
         Self {
             source_end: tokenizers.source.eos_id(),
+            language_last: tokenizers.source.language_last(),
             start: target.bos_id(),
             end: target.eos_id(),
+            languages: target.languages().into_iter().map(|(_, id)| id).collect(),
             forbidden: target.forbidden(),
             characters: Arc::new(Characters::from_tokenizer(target)),
         }
+    }
+
+    /// A source with its end.
+    pub fn ended(&self, source: &[u32]) -> Vec<u32> {
+        let mut row = vec![0; source.len() + 1];
+        end_source(source, self.source_end, self.language_last, &mut row);
+        row
     }
 }
 
@@ -297,6 +312,10 @@ impl StepModel for NeuralStep<'_> {
 
     fn forbidden(&self) -> &[u32] {
         &self.model.special.forbidden
+    }
+
+    fn languages(&self) -> &[u32] {
+        &self.model.special.languages
     }
 }
 

@@ -11,6 +11,7 @@ use unicode_segmentation::UnicodeSegmentation;
 
 use crate::choice::choice;
 use crate::data::batch::Batch;
+use crate::data::corpus::tagged;
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Error;
@@ -82,6 +83,8 @@ pub struct Reader {
     longest: usize,
     /// Tokens of the longest line that the model has learnt to translate.
     trained: usize,
+    /// The tag of the language of lines that do not begin with one.
+    language: Option<String>,
 }
 
 /// As much of a line as could matter to a model that takes `longest` tokens, so that a line of a gigabyte costs little,
@@ -109,21 +112,59 @@ pub(super) struct Encoded {
 
 /// Lines as token ids, as far as they could matter to a model that takes `longest` tokens. A line of nothing but white
 /// space has no tokens, whatever the tokenizer makes of it.
-pub(super) fn encoded<S: AsRef<str> + Sync>(tokenizer: &Tokenizer, lines: &[S], longest: usize) -> Vec<Encoded> {
-    lines.par_iter().with_min_len(64).map(|line| encoded_line(tokenizer, line.as_ref(), longest)).collect()
+///
+/// `language` is the tag of those that begin with none.
+pub(super) fn encoded<S: AsRef<str> + Sync>(
+    tokenizer: &Tokenizer,
+    language: Option<&str>,
+    lines: &[S],
+    longest: usize,
+) -> Vec<Encoded> {
+    let encode = |line: &S| encoded_line(tokenizer, language, line.as_ref(), longest);
+    lines.par_iter().with_min_len(64).map(encode).collect()
 }
 
-fn encoded_line(tokenizer: &Tokenizer, line: &str, longest: usize) -> Encoded {
+fn encoded_line(tokenizer: &Tokenizer, language: Option<&str>, line: &str, longest: usize) -> Encoded {
     let (text, rest) = beginning(line, longest);
-    let ids = if text.trim().is_empty() { Vec::new() } else { tokenizer.encode(text) };
+    let ids =
+        if text.trim().is_empty() { Vec::new() } else { tokenizer.encode(&with_language(tokenizer, language, text)) };
     Encoded { ids, and_more: !rest.trim_start().is_empty() }
+}
+
+/// A line with the tag of a language in front, unless it begins with one.
+pub(super) fn with_language<'l>(tokenizer: &Tokenizer, language: Option<&str>, line: &'l str) -> Cow<'l, str> {
+    match language {
+        Some(language) if tokenizer.language_tag(line).is_none() => tagged(Some(language), line),
+        _ => line.into(),
+    }
 }
 
 impl Reader {
     /// For a model and its tokenizers.
     pub fn new(config: &ModelConfig, tokenizers: &Tokenizers) -> Self {
         let longest = config.max_length - 1;
-        Self { tokenizers: tokenizers.clone(), longest, trained: longest }
+        Self { tokenizers: tokenizers.clone(), longest, trained: longest, language: None }
+    }
+
+    /// For lines in the language with this tag, unless they begin with another.
+    pub fn with_language(self, language: Option<String>) -> Self {
+        Self { language, ..self }
+    }
+
+    /// Whether it cannot be known in which language a line is.
+    pub fn lacks_language(&self, line: &str) -> bool {
+        let source = &self.tokenizers.source;
+        self.language.is_none()
+            && !source.languages().is_empty()
+            && !line.trim().is_empty()
+            && source.language_tag(line).is_none()
+    }
+
+    /// How many tokens the tag and symbols at the beginning of a line have, or the language that it is read with.
+    pub(super) fn leading_tokens(&self, leading: &str) -> usize {
+        let source = &self.tokenizers.source;
+        let language = self.language.as_deref().filter(|_| source.language_tag(leading).is_none());
+        source.encode(leading).len() + language.map_or(0, |language| source.encode(language).len())
     }
 
     /// For a model trained on lines of at most this many tokens.
@@ -163,7 +204,7 @@ impl Reader {
     }
 
     fn encoded<S: AsRef<str> + Sync>(&self, lines: &[S]) -> Vec<Encoded> {
-        encoded(&self.tokenizers.source, lines, self.longest)
+        encoded(&self.tokenizers.source, self.language.as_deref(), lines, self.longest)
     }
 
     /// Whether a line of these tokens, and more text after them or not, does not fit the positions.
@@ -173,7 +214,8 @@ impl Reader {
 
     /// Whether this text is no longer than the model has learnt to translate.
     fn takes(&self, text: &str) -> bool {
-        let Encoded { ids, and_more } = encoded_line(&self.tokenizers.source, text, self.longest);
+        let Encoded { ids, and_more } =
+            encoded_line(&self.tokenizers.source, self.language.as_deref(), text, self.longest);
         !and_more && ids.len() <= self.trained
     }
 

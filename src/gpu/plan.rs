@@ -5,6 +5,7 @@ use candle_core::{Result, bail};
 use crate::model::layout::{output_table, positions_table, target_table};
 use crate::model::positions::PositionKind;
 use crate::model::{DropoutSite, Stack, Transformer};
+use crate::ops::dropout::Dropout;
 
 /// A projection.
 #[derive(Clone, Copy, Debug)]
@@ -99,8 +100,10 @@ pub struct Layers {
     pub vocabulary: usize,
     /// What is added to the embeddings.
     pub positions: Positions,
-    /// Dropout site of the sum.
+    /// Dropout site of the sum, or of its norm.
     pub site: u64,
+    /// Offset of the γ of the sum's norm.
+    pub embedding_norm: Option<usize>,
     /// The sub-layers in order.
     pub sublayers: Vec<Sublayer>,
     /// Offset of the last norm's γ.
@@ -108,6 +111,11 @@ pub struct Layers {
 }
 
 impl Layers {
+    /// The dropout of the sum of embedding and position, and that of its norm: the last one has it.
+    pub fn embedding_dropouts(&self, dropout: Dropout) -> (Dropout, Dropout) {
+        if self.embedding_norm.is_some() { (Dropout::OFF, dropout) } else { (dropout, Dropout::OFF) }
+    }
+
     /// The projections of the memory to keys and values, layer by layer.
     pub fn memory_projections(&self) -> Vec<Linear> {
         let of = |sublayer: &Sublayer| match &sublayer.inner {
@@ -200,14 +208,17 @@ impl Finder<'_> {
             }
             sublayers.push(self.feed_forward(stack, layer)?);
         }
-        let final_norm = c.final_norm.then(|| self.place(&format!("{}.norm.weight", stack.name()))).transpose()?;
+        let norm = |is_there: bool, norm: &str| {
+            is_there.then(|| self.place(&format!("{}.{norm}.weight", stack.name()))).transpose()
+        };
+        let (embedding_norm, final_norm) = (norm(c.embedding_norm, "embedding_norm")?, norm(c.final_norm, "norm")?);
         let positions = match c.positions {
             PositionKind::Sinusoidal => Positions::Fixed,
             PositionKind::Rotary => Positions::None,
             PositionKind::Learned => Positions::Learned(self.place(&positions_table(stack.name()))?),
         };
         let (table, site) = (self.place(table)?, stack.site(0, DropoutSite::Embedding));
-        Ok(Layers { table, vocabulary, positions, site, sublayers, final_norm })
+        Ok(Layers { table, vocabulary, positions, site, embedding_norm, sublayers, final_norm })
     }
 }
 

@@ -198,6 +198,7 @@ impl Step<'_> {
         for (x, &token) in work.x.chunks_exact_mut(d).zip(&self.tokens[block.clone()]) {
             engine.embed(&engine.target_table, &engine.decoder, token, self.position, x);
         }
+        engine.normalise(engine.decoder.embedding_norm.as_ref(), work);
         for (index, layer) in engine.decoder.layers.iter().enumerate() {
             let attention = &layer.attention;
             engine.sublayer(&attention.norm, &attention.output.bias, work, |input, h, wide, heads| {
@@ -216,7 +217,7 @@ impl Step<'_> {
             }
             engine.feed_forward(&layer.feed_forward, work, sharing);
         }
-        engine.final_norm(&engine.decoder, work);
+        engine.normalise(engine.decoder.final_norm.as_ref(), work);
     }
 
     /// From the states of a block of rows in `work.x` to their logits, and from these to the answers: see

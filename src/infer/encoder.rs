@@ -61,6 +61,7 @@ impl Engine {
         for (x, (position, &token)) in work.x.chunks_exact_mut(d).zip(tokens) {
             self.embed(&self.source_table, &self.encoder, token, position, x);
         }
+        self.normalise(self.encoder.embedding_norm.as_ref(), work);
         for layer in &self.encoder.layers {
             let attention = &layer.attention;
             self.sublayer(&attention.norm, &attention.output.bias, work, |input, h, wide, heads| {
@@ -72,7 +73,7 @@ impl Engine {
             });
             self.feed_forward(&layer.feed_forward, work, sharing);
         }
-        self.final_norm(&self.encoder, work);
+        self.normalise(self.encoder.final_norm.as_ref(), work);
     }
 
     /// Attention of every row of a sentence to all of its rows. packed: queries, keys and values side by side.

@@ -54,6 +54,7 @@ pub struct Engine {
 #[derive(Debug)]
 struct Stack {
     layers: Vec<Layer>,
+    embedding_norm: Option<Norm>,
     final_norm: Option<Norm>,
     /// Added to the embeddings, [positions, D]; empty if there are none.
     positions: Vec<f32>,
@@ -143,9 +144,15 @@ impl Engine {
         };
         let stack = |name: &str, layers: usize, cross: bool| -> Result<Stack> {
             let layer = |i| Layer::new(config, parameters, &format!("{name}.layers.{i}"), cross, precision);
-            let norm = || Norm::new(config, parameters, &format!("{name}.norm"));
-            let final_norm = config.final_norm.then(norm).transpose()?;
-            Ok(Stack { layers: (0..layers).map(layer).collect::<Result<_>>()?, final_norm, positions: table(name)? })
+            let norm = |is_there: bool, norm: &str| {
+                is_there.then(|| Norm::new(config, parameters, &format!("{name}.{norm}"))).transpose()
+            };
+            Ok(Stack {
+                layers: (0..layers).map(layer).collect::<Result<_>>()?,
+                embedding_norm: norm(config.embedding_norm, "embedding_norm")?,
+                final_norm: norm(config.final_norm, "norm")?,
+                positions: table(name)?,
+            })
         };
         let output = layout::output_table(config.tie);
         let table = |name: &str| -> Result<Option<Weight>> {
@@ -244,8 +251,9 @@ impl Engine {
         });
     }
 
-    fn final_norm(&self, stack: &Stack, work: &mut Workspace) {
-        if let Some(norm) = &stack.final_norm {
+    /// Normalises the rows of a workspace, if there is a norm.
+    fn normalise(&self, norm: Option<&Norm>, work: &mut Workspace) {
+        if let Some(norm) = norm {
             let next = grown(&mut work.normal, work.x.len());
             norm_rows(&work.x, None, norm.weights(), self.config.d_model, next);
             work.normal.truncate(work.x.len());

@@ -2,6 +2,7 @@
 //! of a search they have.
 
 pub mod export;
+mod hf_names;
 pub mod import;
-mod marian_names;
+
 pub mod search;

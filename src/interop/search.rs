@@ -48,6 +48,9 @@ pub fn lost(decode: &DecodeConfig) -> Vec<String> {
         max_length_extra: _,
         // It changes no translation.
         batch_tokens: _,
+        // Tags of the text.
+        source_language: _,
+        target_language: _,
     } = decode;
     let mut lost = Vec::new();
     if *beam > 1 && length_penalty(decode).is_none() {
@@ -86,6 +89,9 @@ pub fn ctranslate2_arguments(decode: &DecodeConfig, max_length: usize, disable_u
         length_penalty_kind: _,
         // It changes no translation.
         batch_tokens: _,
+        // Tags of the text.
+        source_language: _,
+        target_language: _,
     } = decode;
     let most = if max_length_ratio > 0.0 { max_length } else { max_length.min(max_length_extra) };
     let lengths = format!("min_decoding_length={min_length}, max_decoding_length={most}");

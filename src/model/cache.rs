@@ -41,6 +41,7 @@ pub struct Decoder {
     final_norm: Option<Norm>,
     output: Plain,
     embedding: Embedding,
+    embedding_norm: Option<Norm>,
     rotary: Option<Rotary>,
     activation: Activation,
     heads: usize,
@@ -58,6 +59,7 @@ impl Transformer {
             final_norm: c.final_norm.then(|| self.norm("decoder.norm")).transpose()?,
             output: self.output_projection()?.plain(false)?,
             embedding: self.embedding(Stack::Decoder, &Mode::INFERENCE)?,
+            embedding_norm: self.embedding_norm(Stack::Decoder)?,
             rotary: self.rotary.clone(),
             activation: c.activation,
             heads: c.heads,
@@ -164,6 +166,9 @@ impl Decoder {
             candle_core::bail!("no rows were chosen")
         };
         let mut x = self.embedding.reference(tokens, *position, 1, false)?;
+        if let Some(norm) = &self.embedding_norm {
+            x = norm.reference(&x, false)?;
+        }
         for (index, layer) in self.layers.iter().enumerate() {
             x = sublayer::plain(&layer.self_residual, &x, false, |input| {
                 let (query, new) = self.query_key_value(layer, input, *position)?;

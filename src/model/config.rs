@@ -58,12 +58,16 @@ pub struct ModelConfig {
     pub positions: PositionKind,
     /// Layout of the sinusoidal positions, and of rotary pairs.
     pub sinusoid: Sinusoid,
+    /// The position that the first token has in the formula of sinusoidal positions.
+    pub first_position: usize,
     /// What padding masks.
     pub padding_mask: PaddingMask,
     /// Which embedding matrices are shared. Default: `all` with a joint vocabulary, otherwise `decoder`.
     pub tie: Tie,
     /// Multiply embeddings by √d_model.
     pub scale_embedding: bool,
+    /// Normalise the sum of embedding and position.
+    pub embedding_norm: bool,
     /// A bias on the output projection.
     pub output_bias: bool,
     /// Padding takes part in the output's softmax. If not, its probability is 0; this needs `output_bias`.
@@ -124,9 +128,11 @@ impl ModelConfig {
             norm_eps: 1e-5,
             positions: PositionKind::Sinusoidal,
             sinusoid: Sinusoid::Interleaved,
+            first_position: 0,
             padding_mask: PaddingMask::Keys,
             tie: Tie::All,
             scale_embedding: true,
+            embedding_norm: false,
             output_bias: false,
             output_padding: true,
             attention_bias: true,

@@ -72,6 +72,10 @@ pub fn layout(config: &ModelConfig, vocabulary: Vocabulary) -> ParameterLayout {
         layout.add(positions_table("encoder"), &[config.max_length, d], Kind::Weight);
         layout.add(positions_table("decoder"), &[config.max_length, d], Kind::Weight);
     }
+    if config.embedding_norm {
+        norm(&mut layout, d, "encoder.embedding_norm");
+        norm(&mut layout, d, "decoder.embedding_norm");
+    }
     for i in 0..config.encoder_layers {
         let layer = format!("encoder.layers.{i}");
         attention(&mut layout, config, &layer, "self_attn");

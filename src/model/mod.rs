@@ -27,6 +27,7 @@ pub use crate::ops::sublayer::NormPlacement;
 
 use crate::ops::Mode;
 use crate::ops::attention::{Attention, Core, Record};
+use crate::ops::dropout::Dropout;
 use crate::ops::embedding::{self, Embedding, Positions};
 use crate::ops::feed_forward::FeedForward;
 use crate::ops::loss::{self, Sums, Targets};
@@ -272,7 +273,21 @@ impl Transformer {
     }
 
     fn embed(&self, tokens: &Sequences, stack: Stack, mode: &Mode) -> Result<Tensor> {
-        embedding::run(self.embedding(stack, mode)?, tokens.ids.clone(), tokens.length, self.parameters.root(), mode)
+        let mut embedding = self.embedding(stack, mode)?;
+        let norm = self.embedding_norm(stack)?;
+        // A norm comes before the dropout.
+        let dropout =
+            if norm.is_some() { std::mem::replace(&mut embedding.dropout, Dropout::OFF) } else { Dropout::OFF };
+        let x = embedding::run(embedding, tokens.ids.clone(), tokens.length, self.parameters.root(), mode)?;
+        match norm {
+            Some(norm) => dropout.apply(&norm::run(&x, &norm, mode)?),
+            None => Ok(x),
+        }
+    }
+
+    /// The norm of a stack's embeddings, if there is one.
+    fn embedding_norm(&self, stack: Stack) -> Result<Option<Norm>> {
+        self.config.embedding_norm.then(|| self.norm(&format!("{}.embedding_norm", stack.name()))).transpose()
     }
 
     /// The embedding that a stack begins with.

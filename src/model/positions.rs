@@ -33,7 +33,9 @@ choice! {
 /// A model's fixed positions, [max_length, D]; empty if it has another kind.
 pub fn fixed(config: &ModelConfig) -> Vec<f32> {
     match config.positions {
-        PositionKind::Sinusoidal => sinusoidal(config.sinusoid, config.max_length, config.d_model),
+        PositionKind::Sinusoidal => {
+            sinusoidal(config.sinusoid, config.first_position, config.max_length, config.d_model)
+        }
         PositionKind::Learned | PositionKind::Rotary => Vec::new(),
     }
 }
@@ -48,11 +50,11 @@ pub fn rotary(config: &ModelConfig) -> Option<Rotary> {
 ///
 /// `Interleaved` alternates sine and cosine as the paper writes it; `Halves` puts all sines before all cosines, with
 /// the same frequencies. `Tensor2Tensor` also has halves, with frequencies 10000^(-i/(D/2-1)), as in the authors' own
-/// program. Returns [positions, D], row-major. D is even.
-pub fn sinusoidal(kind: Sinusoid, positions: usize, d: usize) -> Vec<f32> {
+/// program. Returns the `positions` from p = `first` on, [positions, D], row-major. D is even.
+pub fn sinusoidal(kind: Sinusoid, first: usize, positions: usize, d: usize) -> Vec<f32> {
     let half = d / 2;
     let mut table = vec![0f32; positions * d];
-    for (p, row) in table.chunks_exact_mut(d).enumerate() {
+    for (p, row) in (first..).zip(table.chunks_exact_mut(d)) {
         for i in 0..half {
             let exponent = match kind {
                 Sinusoid::Interleaved | Sinusoid::Halves => 2.0 * i as f64 / d as f64,
@@ -76,16 +78,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_first_token_may_have_a_later_position() {
+        for kind in [Sinusoid::Interleaved, Sinusoid::Halves, Sinusoid::Tensor2Tensor] {
+            assert_eq!(sinusoidal(kind, 2, 3, 6), sinusoidal(kind, 0, 5, 6)[2 * 6..]);
+        }
+    }
+
+    #[test]
     fn follows_the_papers_formula() {
         let literal = [
             [0.0, 1.0, 0.0, 1.0],
             [0.841_470_98, 0.540_302_3, 0.009_999_833, 0.999_95],
             [0.909_297_4, -0.416_146_84, 0.019_998_667, 0.999_8],
         ];
-        let table = sinusoidal(Sinusoid::Interleaved, 3, 4);
+        let table = sinusoidal(Sinusoid::Interleaved, 0, 3, 4);
         assert!(table.iter().zip(literal.as_flattened()).all(|(a, b)| (a - b).abs() < 1e-6), "{table:?}");
         // D = 4: frequencies 1 and 1/100.
-        let table = sinusoidal(Sinusoid::Interleaved, 3, 4);
+        let table = sinusoidal(Sinusoid::Interleaved, 0, 3, 4);
         let row = |p: f64| [p.sin(), p.cos(), (p / 100.0).sin(), (p / 100.0).cos()];
         for p in 0..3 {
             for (got, want) in table[p * 4..].iter().zip(row(p as f64)) {
@@ -106,7 +115,7 @@ mod tests {
 
     #[test]
     fn halves_is_a_permutation_of_interleaved() {
-        let (a, b) = (sinusoidal(Sinusoid::Interleaved, 5, 6), sinusoidal(Sinusoid::Halves, 5, 6));
+        let (a, b) = (sinusoidal(Sinusoid::Interleaved, 0, 5, 6), sinusoidal(Sinusoid::Halves, 0, 5, 6));
         for p in 0..5 {
             for i in 0..3 {
                 assert_eq!(a[p * 6 + 2 * i], b[p * 6 + i]);
@@ -117,7 +126,7 @@ mod tests {
 
     #[test]
     fn tensor2tensor_goes_from_one_to_ten_thousand() {
-        let table = sinusoidal(Sinusoid::Tensor2Tensor, 4, 6);
+        let table = sinusoidal(Sinusoid::Tensor2Tensor, 0, 4, 6);
         let row =
             |p: f64| [p.sin(), (p / 100.0).sin(), (p / 10_000.0).sin(), p.cos(), (p / 100.0).cos(), (p / 1e4).cos()];
         for p in 0..4 {
@@ -125,6 +134,6 @@ mod tests {
                 assert!((*got as f64 - want).abs() < 1e-7);
             }
         }
-        assert_eq!(sinusoidal(Sinusoid::Tensor2Tensor, 2, 2)[2..], [1f32.sin(), 1f32.cos()]);
+        assert_eq!(sinusoidal(Sinusoid::Tensor2Tensor, 0, 2, 2)[2..], [1f32.sin(), 1f32.cos()]);
     }
 }

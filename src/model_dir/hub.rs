@@ -4,6 +4,7 @@
 //! Imported models are in `$XDG_CACHE_HOME/mt/models/ORG--NAME/COMMIT-vN`, where N is the version of the
 //! format's importer.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -15,7 +16,7 @@ use crate::escape::shown_path;
 use crate::file::{self, Folder};
 use crate::hub::{Hub, Repo, RepoKind, Room, is_revision, user_cache};
 use crate::interop::import::Format;
-use crate::interop::import::transformers::{self, Weights};
+use crate::interop::import::hf::{self, Weights};
 use crate::notice::Notice;
 
 /// The files of a repository, in the hub's cache.
@@ -68,8 +69,8 @@ pub fn fetch(repo: &Repo, offline: bool, tell: Tell<'_>) -> Result<Fetched> {
     let has = |files: &[String], name: &str| files.iter().any(|file| file == name);
     let weights = |files: &[String]| Weights::among(&|name| has(files, name));
     match weights(&files).map_err(|error| error.context(&repo))? {
-        Weights::Safetensors => {}
-        Weights::None => return Err(lacks(&repo, transformers::WEIGHTS, &files)),
+        Weights::Safetensors | Weights::Parts => {}
+        Weights::None => return Err(lacks(&repo, hf::WEIGHTS, &files)),
         Weights::Pickle => {
             let Some(revision) = conversion(&hub, &repo)? else { return Err(pickle_alone(&repo)) };
             tell(Notice::Info(format!(
@@ -78,18 +79,24 @@ pub fn fetch(repo: &Repo, offline: bool, tell: Tell<'_>) -> Result<Fetched> {
             )));
             repo = repo.at(revision);
             files = hub.files(&repo)?;
-            if !matches!(weights(&files), Ok(Weights::Safetensors)) {
+            if !matches!(weights(&files), Ok(Weights::Safetensors | Weights::Parts)) {
                 return Err(pickle_alone(&repo));
             }
         }
     }
-    if !has(&files, transformers::CONFIG) {
-        return Err(lacks(&repo, transformers::CONFIG, &files));
+    if !has(&files, hf::CONFIG) {
+        return Err(lacks(&repo, hf::CONFIG, &files));
     }
-    let folder = file::folder_of(&hub.fetch(&repo, transformers::CONFIG)?).to_path_buf();
-    let (format, family) = transformers::format_of(&folder).map_err(|error| error.context(&repo))?;
+    let folder = file::folder_of(&hub.fetch(&repo, hf::CONFIG)?).to_path_buf();
+    let (format, family) = hf::format_of(&folder).map_err(|error| error.context(&repo))?;
     for name in family.files().filter(|name| has(&files, name)) {
         hub.fetch(&repo, name)?;
+    }
+    if matches!(weights(&files), Ok(Weights::Parts)) {
+        let parts: BTreeSet<String> = hf::listed(&folder)?.into_values().collect();
+        for name in &parts {
+            hub.fetch(&repo, name)?;
+        }
     }
     Ok(Fetched { folder, format: (format, family.version), commit: hub.commit(&repo)? })
 }

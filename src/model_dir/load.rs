@@ -15,6 +15,7 @@ use super::{ModelRequest, Tell};
 use crate::checkpoint::{self, Elements, Located, NamedTensor, Slot, TensorFile, Which};
 use crate::choice::not_among;
 use crate::config::{self, Config};
+use crate::data::tags::LanguageTags;
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::decode::neural::{Neural, SpecialTokens};
 use crate::decode::source::Reader;
@@ -35,6 +36,8 @@ pub struct ModelFiles {
     pub config: Config,
     /// Its tokenizers.
     pub tokenizers: Tokenizers,
+    /// The tags of the languages between which a multilingual model translates, where that is known.
+    pub languages: [Option<String>; 2],
     device: Device,
     located: Located,
     directory: PathBuf,
@@ -107,7 +110,8 @@ impl ModelFiles {
 
     /// The reader of its sources.
     pub fn reader(&self) -> Reader {
-        Reader::new(&self.config.model, &self.tokenizers).with_trained_length(self.config.data.max_length)
+        let reader = Reader::new(&self.config.model, &self.tokenizers);
+        reader.with_trained_length(self.config.data.max_length).with_language(self.languages[0].clone())
     }
 
     /// The files that it is made of, which no output may replace.
@@ -245,7 +249,17 @@ pub fn load(request: &ModelRequest, tell: Tell<'_>) -> Result<ModelFiles> {
     tell(Notice::Info(format!("model: {} ({})", shown_path(&directory), located.what)));
     refuse_other_model(&config, &directory, &located.directory)?;
     let tokenizers = Tokenizers::load(&directory)?;
-    Ok(ModelFiles { config, tokenizers, device, located, directory })
+    let decode = &config.decode;
+    let languages = [
+        ("decode.source_language", &decode.source_language, &tokenizers.source),
+        ("decode.target_language", &decode.target_language, &tokenizers.target),
+    ];
+    let languages = languages.map(|(key, code, tokenizer)| {
+        let code = code.as_deref().filter(|_| !tokenizer.languages().is_empty());
+        code.map(|code| LanguageTags::of(tokenizer).tag(key, code)).transpose()
+    });
+    let [source, target] = languages.map(|tag| tag.map_err(|error| error.at(&directory)));
+    Ok(ModelFiles { config, tokenizers, languages: [source?, target?], device, located, directory })
 }
 
 /// Parameters by name, from flat values.

@@ -289,6 +289,7 @@ mod tests {
         let corpus = |weight| CorpusConfig {
             location: CorpusLocation::Files { source: "a.en".into(), target: "a.de".into() },
             tag: None,
+            languages: [None, None],
             weight,
             weights: None,
         };
@@ -322,6 +323,7 @@ mod tests {
                 target: format!("{name}.de").into(),
             },
             tag: None,
+            languages: [None, None],
             weight: 1.0,
             weights: None,
         });

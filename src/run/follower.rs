@@ -161,7 +161,7 @@ pub(super) fn give_return(
 /// This rank or another one cannot go on.
 pub fn follow(resolved: Resolved, surroundings: &Surroundings<'_>, group: &Rc<Group>) -> Result<Option<StopReason>> {
     agree_on_configuration(group, &resolved)?;
-    let Resolved { request, config, texts, device, others, run } = resolved;
+    let Resolved { request, config, mut texts, device, others, run } = resolved;
     let tell = &*surroundings.tell;
     let Some(tokenizers) = group.share::<Option<SharedTokenizers>>(None)? else { return Ok(None) };
     let tokenizers = tokenizers.open()?;
@@ -172,7 +172,7 @@ pub fn follow(resolved: Resolved, surroundings: &Surroundings<'_>, group: &Rc<Gr
     if !is_first {
         group.wait()?;
     }
-    let data = training_data::prepare(&config, &texts, Some(tokenizers), &preparation)?;
+    let data = training_data::prepare(&config, &mut texts, Some(tokenizers), &preparation)?;
     if is_first {
         group.wait()?;
     }

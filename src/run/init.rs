@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::checkpoint::{self, Located, Slot};
+use crate::checkpoint::{self, Located};
 use crate::config::{self, Config, Decides};
 use crate::data::TokenizerConfig;
 use crate::data::tokenizer::Tokenizer;
@@ -11,10 +11,11 @@ use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::model::{ModelConfig, PositionKind, Preset, Tie, Transformer, layout};
 use crate::model_dir::record::refuse_other_model;
-use crate::model_dir::{Tell, config_of, is_there, not_a_directory, vocabulary};
+use crate::model_dir::{Tell, config_of, is_there, not_a_directory, slots, vocabulary};
 use crate::notice::Notice;
 use crate::ops::memory::change_on_host;
 use crate::ops::params::ParameterLayout;
+use crate::train::InitLayers;
 
 /// Errors for keys of `[model]` that are not as in the other model, in `directory`. What follows from `model.preset` is
 /// one error.
@@ -50,6 +51,20 @@ fn other_shape(other: &Config, config: &Config, directory: &Path) -> Vec<Error> 
         errors.insert(0, Error::usage(what).help(help));
     }
     errors
+}
+
+/// Errors for layers that the model does not have.
+fn missing_layers(other: &Config, layers: &InitLayers) -> Vec<Error> {
+    let stacks = [
+        ("encoder", &layers.encoder, other.model.encoder_layers),
+        ("decoder", &layers.decoder, other.model.decoder_layers),
+    ];
+    let missing = stacks.into_iter().filter_map(|(stack, layers, count)| {
+        let number = layers.iter().find(|number| **number >= count)?;
+        let what = format!("`train.init_layers.{stack}` has {number}, but the model has {count} layers there, from 0");
+        Some(Error::usage(what).help(format!("name layers from 0 to {}", count.saturating_sub(1))))
+    });
+    missing.collect()
 }
 
 /// The keys of `[model]` that have the preset's values.
@@ -184,12 +199,32 @@ pub fn stating_tokenizers(mut config: Config, old: Option<&Config>, tokenizers: 
     config
 }
 
+/// The configuration with the languages of the validation set, or else of the only pair that is trained on, as those
+/// between which the model translates, if it has several and none are stated.
+pub fn stating_languages(mut config: Config, tokenizers: &Tokenizers) -> Config {
+    if tokenizers.source.languages().is_empty() {
+        return config;
+    }
+    let of_training = config.data.train.first().map(|corpus| &corpus.languages);
+    let of_training =
+        of_training.filter(|languages| config.data.train.iter().all(|corpus| &corpus.languages == *languages));
+    let of_valid = config.data.valid.as_ref().map(|set| &set.languages);
+    // The model that training begins with may have translated between others.
+    if let Some([source, target]) = of_valid.or(of_training).cloned() {
+        config.decode.source_language = source.or(config.decode.source_language);
+        config.decode.target_language = target.or(config.decode.target_language);
+    }
+    config
+}
+
 /// The model that training begins with.
 pub struct Start {
     /// Its tokenizers, with what the configuration adds to them.
     pub tokenizers: Tokenizers,
     /// The layout of its parameters.
     layout: ParameterLayout,
+    /// Which of its layers are taken.
+    layers: InitLayers,
     directory: PathBuf,
     located: Located,
 }
@@ -210,7 +245,12 @@ impl Start {
         let other = config_of(directory).map_err(context)?;
         let tokenizers = Tokenizers::load(directory).map_err(context)?;
         let more = extended(&tokenizers, &config.tokenizer).map_err(context);
-        let mut errors = other_shape(&other, config, directory);
+        let layers = &config.train.init_layers;
+        let mut errors: Vec<Error> = missing_layers(&other, layers);
+        let mut chosen = other.clone();
+        [chosen.model.encoder_layers, chosen.model.decoder_layers] =
+            layers.counts([other.model.encoder_layers, other.model.decoder_layers]);
+        errors.extend(other_shape(&chosen, config, directory));
         // The run's own configuration, with which it may be begun again, states the tokenizers as they became.
         let as_they_became = more.as_ref().ok().and_then(Option::as_ref).unwrap_or(&tokenizers);
         let [before, after] = [&tokenizers, as_they_became]
@@ -237,13 +277,19 @@ impl Start {
         }
         let located = checkpoint::locate(directory, which).map_err(context)?;
         refuse_other_model(&other, directory, &located.directory).map_err(context)?;
-        let layout = layout::layout(&config.model, vocabulary(&tokenizers));
+        let all_layers = ModelConfig {
+            encoder_layers: other.model.encoder_layers,
+            decoder_layers: other.model.decoder_layers,
+            ..config.model.clone()
+        };
+        let layout = layout::layout(&all_layers, vocabulary(&tokenizers));
         let more = more?;
         if more.is_some() {
             refuse_frozen_rows(config, &layout)?;
         }
         let tokenizers = more.unwrap_or(tokenizers);
-        Ok(Some(Self { tokenizers, layout, directory: directory.to_path_buf(), located }))
+        let layers = layers.clone();
+        Ok(Some(Self { tokenizers, layout, layers, directory: directory.to_path_buf(), located }))
     }
 
     /// Whether training would begin with it, as messages say it; nothing if it begins with new weights.
@@ -262,19 +308,28 @@ impl Start {
     /// # Errors
     /// The weights do not fit it.
     pub fn load(&self, model: &Transformer, tell: Tell<'_>) -> Result<()> {
-        let parameters = model.parameters();
-        let mut slots = Vec::new();
-        for entry in self.layout.entries() {
-            let missing = || Error::failure(format!("the model has no {}", entry.name));
-            let offset = parameters.entry(&entry.name).ok_or_else(missing)?.offset;
-            slots.push(Slot { name: &entry.name, shape: &entry.shape, offset });
-        }
-        if self.located.tensors(&slots)?.is_quantised() {
+        let entries = self.layout.entries();
+        let mut file = self.located.tensors(&slots(entries))?;
+        if file.is_quantised() {
             tell(Notice::Note(format!(
                 "the weights of {} are 8-bit integers: better begin with the model that they were made from",
                 self.directory.display()
             )));
         }
-        change_on_host(parameters.values(), |flat| self.located.load_into(&slots, flat))?
+        let parameters = model.parameters();
+        let mut fill = |flat: &mut [f32]| -> Result<()> {
+            for entry in parameters.entries() {
+                let origin = self.layers.origin(&entry.name);
+                let missing = || Error::failure(format!("the model that training begins with has no {origin}"));
+                let index = entries.iter().position(|other| other.name == origin).ok_or_else(missing)?;
+                let place = flat.get_mut(entry.range()).and_then(|place| place.get_mut(..entries[index].len()));
+                let place = place.ok_or_else(missing)?;
+                file.read(index, 0, place)?;
+                file.note_non_finite(&origin, place.iter().filter(|value| !value.is_finite()).count());
+            }
+            Ok(())
+        };
+        change_on_host(parameters.values(), |flat| fill(flat))??;
+        file.finish()
     }
 }

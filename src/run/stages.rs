@@ -186,9 +186,10 @@ impl<'a> Opened<'a> {
         let preparation = Preparation::beside(&resolved.run, &resolved.config.data, tell)
             .watching(surroundings.stop)
             .showing(surroundings.meter);
-        let data = training_data::prepare(&resolved.config, &resolved.texts, saved, &preparation)?;
+        let data = training_data::prepare(&resolved.config, &mut resolved.texts, saved, &preparation)?;
         let old = continued.as_ref().map(|continued| &continued.config);
         resolved.config = init::stating_tokenizers(resolved.config, old, &data.tokenizers);
+        resolved.config = init::stating_languages(resolved.config, &data.tokenizers);
         let validator = Validator::open(&resolved.config, &resolved.texts, &data.tokenizers, tell)?;
         let text = compare::checksums(&data.corpus, validator.as_ref());
         if let Some(continued) = &continued

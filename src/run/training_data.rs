@@ -14,6 +14,7 @@ use crate::data::encode::{self, Recipe};
 use crate::data::encoded::EncodedCorpus;
 use crate::data::filter::Filter;
 use crate::data::shard::{Elements, Shard};
+use crate::data::tags::LanguageTags;
 use crate::data::texts::Texts;
 use crate::data::tokenizer::TokenizerKind;
 use crate::data::tokenizers::Tokenizers;
@@ -132,14 +133,21 @@ pub fn tokenizers(config: &Config, saved: Option<Tokenizers>, tell: Tell<'_>) ->
 
 /// Opens the corpora, learns the tokenizers (unless they are `saved`), encodes and filters.
 ///
-/// Text of more than `data.cache_above` MiB is prepared on disk, once; less in memory, unless it is on disk already.
+/// The texts get the tags of their languages. Text of more than `data.cache_above` MiB is prepared on disk, once; less
+/// in memory, unless it is on disk already.
 pub fn prepare(
     config: &Config,
-    texts: &Texts,
+    texts: &mut Texts,
     saved: Option<Tokenizers>,
     preparation: &Preparation<'_>,
 ) -> Result<TrainingData> {
     let named = tokenizers(config, saved, preparation.tell)?;
+    let languages = match &named {
+        Some(tokenizers) => LanguageTags::of(&tokenizers.source),
+        None => LanguageTags::listed(config.tokenizer.tags.iter().map(String::as_str)),
+    };
+    let decode = [&config.decode.source_language, &config.decode.target_language];
+    texts.resolve(&languages, decode.map(Option::as_deref))?;
     named.iter().try_for_each(|tokenizers| corpus_tags::refuse_unknown(texts, &tokenizers.source))?;
     // Reading all text once and learning a vocabulary take long, and leave nothing behind.
     preparation.end_at_once(true);

@@ -16,7 +16,7 @@ use crate::data::{corpus_tags, coverage};
 use crate::decode::explain::explain;
 use crate::decode::neural::{Neural, SpecialTokens};
 use crate::decode::source::Reader;
-use crate::decode::translate::{TranslateOptions, Translation, Translator};
+use crate::decode::translate::{Constraints, TranslateOptions, Translation, Translator};
 use crate::decode::{Ending, Strategy};
 use crate::error::{Error, Result};
 use crate::metrics::{BleuOptions, ChrfOptions, Metric, Statistics, bleu, resample};
@@ -113,6 +113,8 @@ pub struct Validator {
 struct ScoredSet {
     sources: Vec<String>,
     references: Vec<String>,
+    /// The tags of the languages of the references, of a model with several.
+    languages: Vec<Constraints>,
     batches: Vec<Batch>,
     tokenizers: Tokenizers,
     options: TranslateOptions,
@@ -266,6 +268,10 @@ impl ScoredSet {
         }
         let (sources, references): (_, Vec<String>) = pairs.into_iter().take(limit).unzip();
         let changed = normalisation_warning(config, tokenizers, &format!("{name} "), &references);
+        let is_multilingual = !tokenizers.target.languages().is_empty();
+        let tag = |line: &String| tokenizers.target.language_tag(line).unwrap_or_default().to_owned();
+        let tag = |line| Constraints { prefix: tag(line), ..Constraints::default() };
+        let languages = references.iter().filter(|_| is_multilingual).map(tag).collect();
         let plain = |line: String| tokenizers.target.plain(&line).into_owned();
         let references: Vec<String> = references.into_iter().map(plain).collect();
         spaces_warning(config, &references).into_iter().chain(changed).for_each(warn);
@@ -274,6 +280,7 @@ impl ScoredSet {
         Ok(Self {
             sources,
             references,
+            languages,
             batches: split_by_tokens(&encoded, batch_tokens)
                 .into_iter()
                 .map(|part| Batch::new(&encoded[part], &tokenizers.special_ids()))
@@ -358,18 +365,21 @@ impl ScoredSet {
     ) -> Result<Option<(Vec<Translation>, Vec<String>)>> {
         let neural = Neural::new(model, SpecialTokens::new(&self.tokenizers))?;
         let translator = Translator::new(vec![(neural, reader.clone())]);
-        let translate = |sources: &[String]| translator.translate_while(sources, &[], &self.options, |_| !stops());
+        let translate = |sources: &[String], languages: &[Constraints]| {
+            translator.translate_while(sources, languages, &self.options, |_| !stops())
+        };
         let text = |translation: &Translation| translation.best().text.clone();
         let Some(group) = group else {
-            let Some(translations) = translate(&self.sources)? else { return Ok(None) };
+            let Some(translations) = translate(&self.sources, &self.languages)? else { return Ok(None) };
             let texts = translations.iter().map(text).collect();
             return Ok(Some((translations, texts)));
         };
         let ranks = group.ranks();
         let owner = |number: usize| if number < self.samples { 0 } else { number % ranks.count };
-        let is_own = |(number, source): (usize, &String)| (owner(number) == ranks.rank).then(|| source.clone());
-        let own: Vec<String> = self.sources.iter().enumerate().filter_map(is_own).collect();
-        let translations = translate(&own)?;
+        let own: Vec<usize> = (0..self.sources.len()).filter(|number| owner(*number) == ranks.rank).collect();
+        let sources: Vec<String> = own.iter().map(|number| self.sources[*number].clone()).collect();
+        let languages: Vec<_> = own.iter().filter_map(|number| self.languages.get(*number).cloned()).collect();
+        let translations = translate(&sources, &languages)?;
         let texts: Option<Vec<String>> = translations.as_ref().map(|made| made.iter().map(text).collect());
         let all: Option<Vec<Vec<String>>> = group.gather(&texts)?.into_iter().collect();
         let (Some(translations), Some(all)) = (translations, all) else { return Ok(None) };

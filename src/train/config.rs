@@ -17,6 +17,8 @@ pub struct TrainConfig {
     /// A model directory whose weights and tokenizers training begins with; none: random weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init: Option<PathBuf>,
+    /// Which of that model's layers training begins with.
+    pub init_layers: InitLayers,
     /// Parameters that stay as they are: parts of the model by name, such as `encoder` or `decoder.layers.0`.
     pub freeze: Vec<String>,
     /// The most padded tokens on the larger side of one micro-batch.
@@ -60,6 +62,7 @@ impl Default for TrainConfig {
     fn default() -> Self {
         Self {
             init: None,
+            init_layers: InitLayers::default(),
             freeze: Vec::new(),
             batch_tokens: 4096,
             accumulate: 1,
@@ -78,6 +81,39 @@ impl Default for TrainConfig {
             schedule: ScheduleConfig::default(),
             optimizer: OptimizerConfig::default(),
         }
+    }
+}
+
+/// Layers of a model with which a smaller one begins, by their numbers from 0, in order; of a stack without any, all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct InitLayers {
+    /// Of the encoder.
+    pub encoder: Vec<usize>,
+    /// Of the decoder.
+    pub decoder: Vec<usize>,
+}
+
+impl InitLayers {
+    /// The name in that model of a parameter of the new one.
+    pub fn origin(&self, name: &str) -> String {
+        let mut parts = name.splitn(4, '.');
+        let (stack, "layers", Some(number), Some(rest)) =
+            (parts.next().unwrap_or_default(), parts.next().unwrap_or_default(), parts.next(), parts.next())
+        else {
+            return name.to_owned();
+        };
+        let layers = if stack == "encoder" { &self.encoder } else { &self.decoder };
+        match number.parse().ok().and_then(|number: usize| layers.get(number)) {
+            Some(origin) => format!("{stack}.layers.{origin}.{rest}"),
+            None => name.to_owned(),
+        }
+    }
+
+    /// The numbers of layers of a model that begins with these of one with so many.
+    pub fn counts(&self, [encoder, decoder]: [usize; 2]) -> [usize; 2] {
+        let count = |layers: &[usize], all| if layers.is_empty() { all } else { layers.len() };
+        [count(&self.encoder, encoder), count(&self.decoder, decoder)]
     }
 }
 
@@ -161,6 +197,21 @@ impl Default for ValidConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn layers_of_a_smaller_model_come_from_those_that_are_named() {
+        let layers = InitLayers { encoder: vec![0, 2, 5], decoder: Vec::new() };
+        for (name, origin) in [
+            ("encoder.layers.1.self_attn.q_proj.weight", "encoder.layers.2.self_attn.q_proj.weight"),
+            ("encoder.layers.2.feed_forward_norm.bias", "encoder.layers.5.feed_forward_norm.bias"),
+            ("decoder.layers.1.self_attn.q_proj.weight", "decoder.layers.1.self_attn.q_proj.weight"),
+            ("encoder.norm.weight", "encoder.norm.weight"),
+            ("source_embedding.weight", "source_embedding.weight"),
+        ] {
+            assert_eq!(layers.origin(name), origin);
+        }
+        assert_eq!(layers.counts([6, 6]), [3, 6]);
+    }
 
     #[test]
     fn higher_scores_and_lower_losses_are_better() {

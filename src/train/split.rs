@@ -93,7 +93,8 @@ mod tests {
     use crate::data::batch::SpecialIds;
     use crate::error::Error;
 
-    const IDS: SpecialIds = SpecialIds { pad_source: 0, eos_source: 1, pad_target: 0, bos_target: 2, eos_target: 1 };
+    const IDS: SpecialIds =
+        SpecialIds { pad_source: 0, eos_source: 1, pad_target: 0, bos_target: 2, eos_target: 1, language_last: false };
 
     fn batch(number: u64, rows: usize) -> MicroBatch {
         let pairs: Vec<(Vec<u32>, Vec<u32>)> = (0..rows).map(|i| (vec![3; i + 1], vec![4; 5])).collect();

@@ -39,10 +39,10 @@ pub fn sentencepiece(pieces: &[&str]) -> Vec<u8> {
 }
 
 /// Model width, feed-forward width, layers, positions.
-const SHAPE: [usize; 4] = [16, 32, 1, 64];
+pub const SHAPE: [usize; 4] = [16, 32, 1, 64];
 
 /// Writes a folder with rule-made weights; `change` may edit `config.json` and the tensors, by name.
-pub fn write(folder: &Path, change: impl FnOnce(&mut Value, &mut HashMap<String, (Vec<usize>, Vec<f32>)>)) {
+pub fn write(folder: &Path, change: impl FnOnce(&mut Value, &mut Tensors)) {
     std::fs::create_dir_all(folder).unwrap();
     for side in ["source", "target"] {
         std::fs::write(folder.join(format!("{side}.spm")), sentencepiece(&WORDS)).unwrap();
@@ -65,16 +65,29 @@ pub fn write(folder: &Path, change: impl FnOnce(&mut Value, &mut HashMap<String,
         "id2label": {"0": "a"},
     });
     let mut tensors = HashMap::new();
-    let mut add = |name: &str, shape: &[usize]| {
-        let seed = name.bytes().fold(7u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
-        let draw = |i: u64| (mt::rng::mix64(seed.wrapping_add(i)) >> 40) as f32 / (1u64 << 23) as f32 - 1.0;
-        let scale = if shape.len() == 2 && shape[0] > 1 { 0.4 } else { 0.1 };
-        let base = if name.contains("norm.weight") { 1.0 } else { 0.0 };
-        let count = shape.iter().product::<usize>() as u64;
-        tensors.insert(name.to_owned(), (shape.to_vec(), (0..count).map(|i| base + scale * draw(i)).collect()));
-    };
-    add("model.shared.weight", &[size, d]);
-    add("final_logits_bias", &[1, size]);
+    add(&mut tensors, "model.shared.weight", &[size, d]);
+    add(&mut tensors, "final_logits_bias", &[1, size]);
+    add_layers(&mut tensors, SHAPE);
+    change(&mut config, &mut tensors);
+    save(folder, &config, &tensors);
+}
+
+/// Tensors by name, with their shapes.
+pub type Tensors = HashMap<String, (Vec<usize>, Vec<f32>)>;
+
+/// Adds a tensor with values that follow from its name.
+pub fn add(tensors: &mut Tensors, name: &str, shape: &[usize]) {
+    let seed = name.bytes().fold(7u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
+    let draw = |i: u64| (mt::rng::mix64(seed.wrapping_add(i)) >> 40) as f32 / (1u64 << 23) as f32 - 1.0;
+    let scale = if shape.len() == 2 && shape[0] > 1 { 0.4 } else { 0.1 };
+    let base = if name.contains("norm.weight") { 1.0 } else { 0.0 };
+    let count = shape.iter().product::<usize>() as u64;
+    tensors.insert(name.to_owned(), (shape.to_vec(), (0..count).map(|i| base + scale * draw(i)).collect()));
+}
+
+/// Adds those of all layers: of a model width, a feed-forward width and so many layers.
+pub fn add_layers(tensors: &mut Tensors, [d, f, layers, _]: [usize; 4]) {
+    let mut add = |name: &str, shape: &[usize]| add(tensors, name, shape);
     for stack in ["encoder", "decoder"] {
         for layer in 0..layers {
             let attentions: &[&str] = if stack == "encoder" { &["self_attn"] } else { &["self_attn", "encoder_attn"] };
@@ -95,11 +108,16 @@ pub fn write(folder: &Path, change: impl FnOnce(&mut Value, &mut HashMap<String,
             add(&format!("{layer}.final_layer_norm.bias"), &[d]);
         }
     }
-    change(&mut config, &mut tensors);
+}
+
+/// Writes `config.json` and `model.safetensors`.
+pub fn save(folder: &Path, config: &Value, tensors: &Tensors) {
     std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
     let bytes: Vec<(String, Vec<usize>, Vec<u8>)> = tensors
-        .into_iter()
-        .map(|(name, (shape, values))| (name, shape, values.iter().flat_map(|value| value.to_le_bytes()).collect()))
+        .iter()
+        .map(|(name, (shape, values))| {
+            (name.clone(), shape.clone(), values.iter().flat_map(|value| value.to_le_bytes()).collect())
+        })
         .collect();
     let views = bytes.iter().map(|(n, shape, data)| (n, TensorView::new(Dtype::F32, shape.clone(), data).unwrap()));
     safetensors::serialize_to_file(views, None, &folder.join("model.safetensors")).unwrap();

@@ -8,6 +8,7 @@ pub mod hostile;
 pub mod hostile_parquet;
 pub mod hub;
 pub mod marian;
+pub mod multilingual;
 pub mod npz;
 pub mod parity;
 pub mod project;
@@ -160,7 +161,9 @@ pub fn every_option() -> Vec<ModelConfig> {
         odd_sizes(),
         // One odd width beside others: what comes after a bias of it begins nowhere in particular.
         ModelConfig { d_ff: 37, output_bias: true, output_padding: false, activation: Activation::Gelu, ..pre.clone() },
-        ModelConfig { positions: PositionKind::Rotary, sinusoid: Sinusoid::Halves, ..pre },
+        ModelConfig { positions: PositionKind::Rotary, sinusoid: Sinusoid::Halves, ..pre.clone() },
+        ModelConfig { embedding_norm: true, positions: PositionKind::Learned, ..pre },
+        ModelConfig { embedding_norm: true, first_position: 2, sinusoid: Sinusoid::Tensor2Tensor, ..wide_heads() },
         ModelConfig {
             positions: PositionKind::Learned,
             output_bias: true,
@@ -219,7 +222,15 @@ pub fn reversals(count: usize, symbols: u64, longest: u64, stream: &mut Stream) 
 
 /// The special tokens of a small model.
 pub fn special() -> SpecialTokens {
-    SpecialTokens { source_end: 2, start: 1, end: 2, forbidden: vec![0, 1, 3], characters: Arc::default() }
+    SpecialTokens {
+        source_end: 2,
+        language_last: false,
+        start: 1,
+        end: 2,
+        languages: Vec::new(),
+        forbidden: vec![0, 1, 3],
+        characters: Arc::default(),
+    }
 }
 
 /// A golden file.

@@ -37,7 +37,8 @@ const POISON: u32 = 39;
 const ROOM: usize = 30;
 /// The batch that does not fit.
 const LARGE: u64 = 12;
-const IDS: SpecialIds = SpecialIds { pad_source: 0, eos_source: 1, pad_target: 0, bos_target: 2, eos_target: 1 };
+const IDS: SpecialIds =
+    SpecialIds { pad_source: 0, eos_source: 1, pad_target: 0, bos_target: 2, eos_target: 1, language_last: false };
 
 /// A device with up to `depth` updates under way. After an update that was not made, it skips all others until
 /// `forget`.

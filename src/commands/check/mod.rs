@@ -56,13 +56,13 @@ pub(super) fn run(args: &RunArgs, common: &Common) -> Result<()> {
     training.request.set_threads(&training.config, 1)?;
     let mut report = Report::default();
     report.keep(directory::refuse_unusable(&training.run, &training.config, true));
-    let texts = training.check_text(&mut report);
+    let mut texts = training.check_text(&mut report);
     if !common.json {
         // The rest may take long.
         report.findings_in_words().try_for_each(|line| output.description(&line))?;
         output.flush()?;
     }
-    training.check_prospects(&texts, &mut report);
+    training.check_prospects(&mut texts, &mut report);
     if common.json {
         output.json(&report.json())?;
     } else {
@@ -138,7 +138,7 @@ impl Training {
 
     /// Checks the run that is there already, the vocabulary, the device and the memory, and looks at what training will
     /// take.
-    fn check_prospects(&self, texts: &Texts, report: &mut Report) {
+    fn check_prospects(&self, texts: &mut Texts, report: &mut Report) {
         report.existing = Existing::find(&self.run, &self.config, &|error, key| self.request.locate(error, key));
         let prepared = self.prepare(texts, report);
         let device = report.keep(self.request.open_device(&self.config, 0));
@@ -160,7 +160,7 @@ impl Training {
 
     /// The text as training reads it, with warnings: as for continuing the existing run if that is possible, else as
     /// for a new run. After an earlier error it prepares nothing, and only checks tokenizers that need not be learnt.
-    fn prepare(&self, texts: &Texts, report: &mut Report) -> Option<(TrainingData, Vec<String>)> {
+    fn prepare(&self, texts: &mut Texts, report: &mut Report) -> Option<(TrainingData, Vec<String>)> {
         let config = &self.config;
         let saved = report.existing.as_mut().and_then(|existing| existing.tokenizers.take());
         if !report.is_clean() {

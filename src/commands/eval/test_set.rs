@@ -7,12 +7,14 @@ use super::perplexity::Perplexity;
 use crate::checkpoint;
 use crate::cli::{Common, EvalArgs, ModelsArgs};
 use crate::commands::shared::input::{shown_name, with_tag};
+use crate::commands::shared::languages;
 use crate::commands::shared::output::{Replacement, refuse_inputs, refuse_unwritable};
 use crate::commands::shared::suspicious::SuspiciousLines;
 use crate::commands::shared::tags::{self, Tags};
 use crate::commands::shared::{decoding, model};
 use crate::console::{Counted, note, progress_bar, tell, warning};
-use crate::data::corpus::{read_all, tagged};
+use crate::data::corpus::{Side, read_all, tagged};
+use crate::data::tags::LanguageTags;
 use crate::data::text::lines::{LineFile, read_test_set, read_test_set_from};
 use crate::data::text::returns;
 use crate::data::tokenizer::Tokenizer;
@@ -192,9 +194,16 @@ impl Task {
             let error = Error::usage("--ppl needs all target tokens, but --shortlist leaves most of them out");
             return Err(error.help("leave one of the two out"));
         }
-        let (model, others) = model::load_all(models, common)?;
+        let (mut model, mut others) = model::load_all(models, common)?;
         let options = decoding::translate_options(&args.decode, None, (&model, &others), common)?;
-        let tag = args.tag.as_deref().filter(|tag| {
+        if let (None, Some(test)) = (&args.src, &model.config.data.test) {
+            let own = test.languages.clone();
+            let all = std::iter::once(&mut model).chain(&mut others);
+            languages::state(own, "data.test", all)?;
+        }
+        let all = std::iter::once(&mut model).chain(&mut others);
+        let tag = languages::choose(&args.languages, args.tag.as_deref(), all)?;
+        let tag = tag.as_deref().filter(|tag| {
             // It would read it as text.
             let is_without = another_knows_tag && tags::is_read_as_text(tag, &model.tokenizers.source);
             if is_without {
@@ -229,6 +238,10 @@ impl Task {
         {
             return Err(beyond.error(shown_name(&text.source), 1).help("give --long split, or split the line"));
         }
+        languages::refuse_without(&translator, [&tagged, &text.predicted], |error, index, side| {
+            let file = if side == Side::Source { &text.source } else { text.reference.first().unwrap_or(&text.source) };
+            error.at_line(shown_name(file), index + 1, 0)
+        })?;
         let perplexity = if args.metrics.ppl {
             let files = [&text.source, text.reference.first().unwrap_or(&text.source)];
             Some(Perplexity::new(&translator, files, [&tagged, &text.predicted], options.batch_tokens)?)
@@ -276,7 +289,7 @@ impl Text {
     /// Reads the test set of the flags, else that of the model's configuration.
     fn find(args: &EvalArgs, tag: Option<&str>, model: &ModelFiles, common: &Common) -> Result<Self> {
         let of_flag = tag;
-        let SetConfig { location, tag, .. } = match (&args.src, &model.config.data.test) {
+        let SetConfig { location, tag, languages, .. } = match (&args.src, &model.config.data.test) {
             (Some(source), _) => {
                 let reference = args.reference.first().cloned().unwrap_or_default();
                 SetConfig { tag: of_flag.map(str::to_owned), ..CorpusLocation::files(source, reference).into() }
@@ -288,6 +301,15 @@ impl Text {
             (None, None) => {
                 let error = Error::usage("the model's configuration names no test set").at(model.directory());
                 return Err(error.help("give --src FILE and --ref FILE"));
+            }
+        };
+        let tag = match &model.tokenizers.source {
+            // Its reader adds them.
+            tokenizer if !tokenizer.languages().is_empty() => tag,
+            tokenizer => {
+                let languages = languages.each_ref().map(Option::as_deref);
+                let [tag, _] = LanguageTags::of(tokenizer).tags("data.test", tag.as_deref(), languages)?;
+                tag
             }
         };
         let [source, reference] = location.sides();

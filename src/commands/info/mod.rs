@@ -105,8 +105,11 @@ fn describe_model(path: &Path, args: &InfoArgs) -> Result<Described> {
     if let Some(init) = &config.train.init {
         history.push(("began_with".to_owned(), Value::from(init.display().to_string())));
     }
-    let tags = tokenizers.source.language_tags();
-    if !tags.is_empty() {
+    let (tags, languages) = (tokenizers.source.language_tags(), tokenizers.source.languages());
+    if !languages.is_empty() {
+        let codes: Vec<&str> = languages.iter().map(|(code, _)| *code).collect();
+        history.push(("languages".to_owned(), Value::from(codes.join(" "))));
+    } else if !tags.is_empty() {
         history.push(("target_languages".to_owned(), Value::from(tags.join(" "))));
     }
     // Whether it is whole, and its origin, if that is not training.

@@ -90,6 +90,9 @@ fn stack(c: &ModelConfig, stack: Stack) -> Module {
         // Applied in each self-attention.
         PositionKind::Rotary => {}
     }
+    if c.embedding_norm {
+        inside.push(norm("embedding_norm", c));
+    }
     inside.extend(dropout("embedding_dropout", c.embedding_dropout));
     inside.push(Module::around("layers", format!("{layers} x {kind}Layer("), layer(c, stack)));
     if c.final_norm {

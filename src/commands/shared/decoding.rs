@@ -125,7 +125,7 @@ pub(crate) fn translator(
     }
     let models = std::iter::once(first).chain(others);
     let models = models.map(|model| Ok((model.neural(precision, &tell)?, model.reader())));
-    let translator = Translator::new(models.collect::<Result<_>>()?);
+    let translator = Translator::new(models.collect::<Result<_>>()?).with_language(first.languages[1].clone());
     Ok(if weights.is_empty() { translator } else { translator.weighted(weights) })
 }
 
@@ -157,5 +157,6 @@ pub(crate) fn translator_with_flags(
         return Err(Error::usage("--shortlist works only on the CPU").help("leave it out, or give --device cpu"));
     }
     let list = Shortlist::load(file, &first.tokenizers)?;
-    Ok(Translator::new(vec![(first.neural(precision, &tell)?.with_shortlist(list), first.reader())]))
+    let model = (first.neural(precision, &tell)?.with_shortlist(list), first.reader());
+    Ok(Translator::new(vec![model]).with_language(first.languages[1].clone()))
 }

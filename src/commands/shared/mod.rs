@@ -19,6 +19,7 @@ pub(super) mod attention;
 pub(super) mod decimals;
 pub(super) mod decoding;
 pub(super) mod input;
+pub(super) mod languages;
 pub(super) mod line_summary;
 pub(super) mod model;
 pub(super) mod output;

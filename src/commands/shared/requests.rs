@@ -51,11 +51,11 @@ pub(crate) struct Requests<'a> {
 }
 
 impl<'a> Requests<'a> {
-    /// Opens the input that the flags name.
+    /// Opens the input that the flags name; `tag` goes in front of each line.
     ///
     /// # Errors
     /// A file cannot be opened, or two would be stdin.
-    pub(crate) fn open(args: &'a TranslateArgs) -> Result<Self> {
+    pub(crate) fn open(args: &'a TranslateArgs, tag: Option<&'a str>) -> Result<Self> {
         let is_stdin = |path: &Path| path == Path::new("-");
         let reads_stdin = args.text.is_empty() && args.input.as_deref().is_none_or(is_stdin);
         let demanded = match &args.prefix_file {
@@ -70,7 +70,6 @@ impl<'a> Requests<'a> {
                 Demanded::Flag(Constraints { prefix, ..Constraints::default() })
             }
         };
-        let tag = args.tag.as_deref();
         let of_lines = tag.filter(|_| !args.json_input);
         let mut lines = Lines::open(&args.text, args.input.as_deref(), of_lines)?;
         if args.json_input {
@@ -99,6 +98,9 @@ impl<'a> Requests<'a> {
     /// It cannot; exit code 2.
     pub(crate) fn check(&self, translator: &Translator, options: &TranslateOptions) -> Result<()> {
         let Demanded::Flag(constraints) = &self.demanded else { return Ok(()) };
+        if let Some(Fault { what, help }) = translator.lacks_target_language(constraints) {
+            return Err(Error::usage(what).help(help));
+        }
         let fault = translator.fault("a line", constraints, options);
         fault.map_or(Ok(()), |Fault { what, help }| Err(Error::usage(format!("--prefix: {what}")).help(help)))
     }
@@ -130,10 +132,15 @@ impl<'a> Requests<'a> {
             Demanded::PrefixFile(input, path) => with_prefixes(lines, input, (*path, name, first))?,
             Demanded::Json => parse_json(lines, self.tag, (name, first)),
         };
-        let faulty = |of_line: (&String, &Constraints)| translator.fault(of_line.0, of_line.1, options);
+        let without = |line: &String| translator.lacks_source_language(line);
+        let faulty = |(line, constraints): (&String, &Constraints)| {
+            let is_blank = line.trim().is_empty();
+            let into = || translator.lacks_target_language(constraints).filter(|_| !is_blank);
+            without(line).or_else(into).or_else(|| translator.fault(line, constraints, options))
+        };
         let found = match &self.demanded {
-            // All are alike, and have been checked.
-            Demanded::Flag(_) => None,
+            // All demands are alike, and have been checked.
+            Demanded::Flag(_) => window.lines.iter().enumerate().find_map(|(i, line)| Some((i, without(line)?))),
             _ => window.lines.iter().zip(&window.constraints).map(faulty).enumerate().find_map(|(i, f)| Some((i, f?))),
         };
         if let Some((index, Fault { what, help })) = found {

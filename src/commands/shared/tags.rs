@@ -53,7 +53,8 @@ impl<'t> Tags<'t> {
         Self {
             tokenizer,
             added: tag.map_or_else(String::new, |tag| tagged(Some(tag), ".").trim_end_matches('.').to_owned()),
-            known: tokenizer.language_tags(),
+            // A line without a language has that of `--from`.
+            known: if tokenizer.languages().is_empty() { tokenizer.language_tags() } else { Vec::new() },
             lines: 0,
             missing: LineSummary::default(),
             unknown: LineSummary::default(),

@@ -29,7 +29,7 @@ use crate::train::memory;
 pub(super) fn print(
     run: &Path,
     config: &Config,
-    (texts, of_ranks): (&Texts, &[String]),
+    (texts, of_ranks): (&mut Texts, &[String]),
     saved: Option<(Config, Tokenizers)>,
     args: &TrainArgs,
     device: &Device,

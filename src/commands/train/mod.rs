@@ -158,10 +158,10 @@ fn dry_run(request: RunRequest, ranks: usize, args: &TrainArgs, common: &Common)
             std::iter::once(plan::of_ranks(&resolved.config, ranks, None)).chain(warning).collect()
         }
     };
-    let Resolved { request, config, texts, device, run, .. } = resolved;
+    let Resolved { request, config, mut texts, device, run, .. } = resolved;
     let old = directory::continued(&run, &request, &config, &tell)?.map(|continued| continued.config);
     let saved = old.map(|old| directory::tokenizers(&run).map(|tokenizers| (old, tokenizers))).transpose()?;
-    dry_run::print(&run, &config, (&texts, &of_ranks), saved, args, &device, common)
+    dry_run::print(&run, &config, (&mut texts, &of_ranks), saved, args, &device, common)
 }
 
 /// The command that goes on with a run, on the same device.

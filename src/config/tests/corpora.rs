@@ -44,8 +44,13 @@ fn a_data_set_of_the_hub_names_columns_not_files() {
         source: "en".into(),
         target: "de".into(),
     };
-    let first =
-        CorpusConfig { location: CorpusLocation::Hub(split("train", None)), tag: None, weight: 2.0, weights: None };
+    let first = CorpusConfig {
+        location: CorpusLocation::Hub(split("train", None)),
+        tag: None,
+        languages: [None, None],
+        weight: 2.0,
+        weights: None,
+    };
     assert_eq!(config.data.train[0], first);
     assert!(config.data.train[1].location.sides()[0].ends_with("x/a"));
     assert_eq!(config.data.valid, Some(CorpusLocation::Hub(split("validation", Some("v1.0"))).into()));

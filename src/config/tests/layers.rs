@@ -237,6 +237,7 @@ fn differences_name_the_keys() {
     c.data.train.push(CorpusConfig {
         location: CorpusLocation::files("s", "t"),
         tag: None,
+        languages: [None, None],
         weight: 2.0,
         weights: None,
     });

@@ -146,7 +146,7 @@ fn the_paper_s_configurations_say_what_the_paper_says() {
         let data = config.data;
         assert_eq!(
             data.train,
-            [CorpusConfig { location: set("train"), tag: None, weight: 1.0, weights: None }],
+            [CorpusConfig { location: set("train"), tag: None, languages: [None, None], weight: 1.0, weights: None }],
             "{name}"
         );
         assert_eq!((data.valid, data.test), (Some(set("validation").into()), Some(set("test").into())), "{name}");
@@ -166,16 +166,24 @@ fn full() -> Json {
             target: "b".into(),
         })
     };
+    let languages = || [name("a"), name("b")];
     let mut config = Config::default();
+    (config.decode.source_language, config.decode.target_language) = (name("eng_Latn"), name("deu_Latn"));
     config.data.train.push(CorpusConfig {
         location: location(),
         tag: name("<2b>"),
+        languages: languages(),
         weight: 1.0,
         weights: Some("w".into()),
     });
-    config.data.valid = Some(SetConfig { tag: name("<2b>"), ..location().into() });
+    config.data.valid = Some(SetConfig { tag: name("<2b>"), languages: languages(), ..location().into() });
     config.data.test = config.data.valid.clone();
-    config.data.monitor.push(SetConfig { tag: name("<2b>"), name: name("n"), ..location().into() });
+    config.data.monitor.push(SetConfig {
+        tag: name("<2b>"),
+        languages: languages(),
+        name: name("n"),
+        ..location().into()
+    });
     // Its default depends on the run directory.
     config.data.cache_dir = Some("data-cache".into());
     config.tokenizer.path = Some("spm.model".into());

@@ -38,7 +38,7 @@ fn a_tag_is_put_in_front_of_lines_that_are_not_blank() {
     let (_directory, corpus) = open("one\n \ntwo\n", "eins\n\nzwei\n", 2.0);
     let corpus = corpus.unwrap();
     let (digest, bytes) = (corpus.digest(), corpus.text_bytes());
-    let of = |tag: &str| Tagged { corpus: Box::new(corpus.clone()), tag: tag.to_owned() };
+    let of = |tag: &str| Tagged { corpus: Box::new(corpus.clone()), tags: [Some(tag.to_owned()), None] };
     let german = of("<2de>");
     assert_eq!(read_all(&german).unwrap(), [pair("<2de> one", "eins"), pair(" ", ""), pair("<2de> two", "zwei")]);
     assert_eq!((german.len(), german.weight(), german.origin(2, Side::Source).1), (3, 2.0, 3));
@@ -61,7 +61,7 @@ fn weights_stay_with_their_pairs() {
     };
     assert_eq!(weights(&plain), [1.0; 3]);
     assert_eq!(weights(&weighted), [0.5, 0.0, 2.0]);
-    let tagged = Tagged { corpus: Box::new(weighted.clone()), tag: "<2de>".to_owned() };
+    let tagged = Tagged { corpus: Box::new(weighted.clone()), tags: [Some("<2de>".to_owned()), None] };
     assert!(tagged.is_weighted());
     assert_eq!(weights(&tagged), [0.5, 0.0, 2.0]);
     std::fs::write(&path, "0.5\n0\n2.25\n").unwrap();

@@ -2,11 +2,14 @@
 
 use std::borrow::Cow;
 
+use serde_json::Value;
+
 use super::bounded::GivenUp;
 use super::codes::Codes;
 use super::pipeline::SPACE;
 use super::vocabulary::byte_of_piece;
 use super::{TextForm, TokenizerKind};
+use crate::error::Result;
 
 /// BPE-dropout of one line.
 #[derive(Clone, Copy)]
@@ -118,6 +121,11 @@ pub(super) trait Engine: Send + Sync {
         None
     }
 
+    /// The parts of a `tokenizer.json` of the library for the first `size` ids, if this is SentencePiece.
+    fn library_json(&self, _size: usize) -> Option<Result<Value>> {
+        None
+    }
+
     /// The message about text that the file cannot handle, if there may be any.
     fn given_up(&self) -> Option<&GivenUp> {
         None
@@ -136,6 +144,16 @@ pub(super) trait Engine: Send + Sync {
     /// The tag that a line begins with, whether it is known or not.
     fn language_tag<'t>(&self, _line: &'t str) -> Option<&'t str> {
         None
+    }
+
+    /// The codes of the languages that are pieces, with their ids.
+    fn languages(&self) -> Vec<(&str, u32)> {
+        Vec::new()
+    }
+
+    /// Whether a source's language comes after its end.
+    fn language_last(&self) -> bool {
+        false
     }
 
     /// The tag or symbols at the beginning of a line, which apply to all of it, and the white space after them.

@@ -7,6 +7,7 @@
 //! | [`bpe`] | `tokenizer.json` | learnt here |
 //! | [`words`] | `tokenizer.json` | counted here, in text split by subword-nmt; with [`codes`], JSON that holds them |
 //! | [`sentencepiece`] | `.model`, `.spm` | SentencePiece; stored as JSON with the file inside |
+//! | [`languages`] | JSON that holds one of the others | models of many languages |
 //! | [`library`] | `tokenizer.json` | any other that the `tokenizers` library reads |
 //!
 //! Our own is byte-pair encoding (Sennrich et al. 2016) over words that [`pipeline`] cuts out of a line, with a piece
@@ -31,6 +32,7 @@ mod codes;
 mod components;
 mod detokenise;
 mod engine;
+mod languages;
 mod library;
 mod merge;
 mod normalise;
@@ -40,6 +42,7 @@ mod symbols;
 #[cfg(test)]
 mod tests;
 mod train;
+mod trim;
 mod vocabulary;
 mod words;
 
@@ -53,12 +56,14 @@ use crate::escape::quoted;
 use crate::{file, limits};
 use bpe::Bpe;
 use engine::{Dropout, Engine};
+use languages::Multilingual;
 use library::Library;
 use sentencepiece::SentencePiece;
 use words::Words;
 
 pub use codes::Codes;
-pub use normalise::INVISIBLE;
+pub use languages::{Languages, code_of, tag_of};
+pub use normalise::{INVISIBLE, Normalization, TextForm};
 pub use sentencepiece::OwnIds;
 pub use train::{TextCounts, TrainOptions};
 
@@ -69,54 +74,6 @@ choice! {
         Bpe = "bpe",
         /// Counting the pieces of text that subword-nmt has split, or that its codes split.
         SubwordNmt = "subword-nmt",
-    }
-}
-
-choice! {
-    /// The form of Unicode that text is brought into before it is split; translations come out in it.
-    #[derive(Default)]
-    pub enum Normalization {
-        /// NFKC: what looks different but means the same becomes one, such as full-width forms and ligatures.
-        #[default]
-        Nfkc = "nfkc",
-        /// NFC: only what should look the same.
-        Nfc = "nfc",
-        /// As it is.
-        None = "none",
-    }
-}
-
-/// What is done to text before it is split into words; translations come out so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TextForm {
-    /// The form of Unicode.
-    pub normalization: Normalization,
-    /// Whether it is turned to lower case.
-    pub lowercase: bool,
-    /// Whether runs of white space, and control characters, become one space, and vanish at the ends; and soft
-    /// hyphens, zero-width spaces, word joiners and byte order marks are removed.
-    pub remove_extra_whitespaces: bool,
-}
-
-impl Default for TextForm {
-    fn default() -> Self {
-        Self { normalization: Normalization::default(), lowercase: false, remove_extra_whitespaces: true }
-    }
-}
-
-impl TextForm {
-    /// Every form there is.
-    fn all() -> impl Iterator<Item = Self> {
-        let normalizations = Normalization::NAMES.iter().filter_map(|name| Normalization::named(name));
-        let spaced = normalizations.flat_map(|form| [(form, true), (form, false)]);
-        spaced.flat_map(|(normalization, remove_extra_whitespaces)| {
-            [false, true].map(|lowercase| Self { normalization, lowercase, remove_extra_whitespaces })
-        })
-    }
-
-    /// Text in this form.
-    pub fn apply(self, text: &str) -> String {
-        normalise::normalise(text, self)
     }
 }
 
@@ -242,6 +199,14 @@ impl Tokenizer {
         Ok(Self { json: engine.to_json()?, engine: Box::new(engine) })
     }
 
+    /// This tokenizer with languages, which are some of its pieces.
+    ///
+    /// # Errors
+    /// An id is not that of a piece.
+    pub fn with_languages(&self, languages: &Languages) -> Result<Self> {
+        Self::from_json(languages::file(self, languages)?)
+    }
+
     /// Pieces with these ids, of text that is split already; see [`TokenizerKind::SubwordNmt`]. `<pad>`, `</s>` and
     /// `<unk>` are among them; without `<s>` a target begins with padding.
     ///
@@ -268,6 +233,10 @@ impl Tokenizer {
         }
         if file["type"] == sentencepiece::TYPE {
             let engine = SentencePiece::from_json(&json).map_err(unusable)?;
+            return Ok(Self { json, engine: Box::new(engine) });
+        }
+        if file["type"] == languages::TYPE {
+            let engine = Multilingual::from_json(&json).map_err(unusable)?;
             return Ok(Self { json, engine: Box::new(engine) });
         }
         if file["type"] == codes::TYPE {
@@ -503,6 +472,39 @@ impl Tokenizer {
     /// it is split, its parts must begin with them.
     pub fn leading<'t>(&self, line: &'t str) -> &'t str {
         self.engine.leading(line)
+    }
+
+    /// The codes of a multilingual model's languages, such as `deu_Latn`, with their ids; each source line and each
+    /// target line begins with one.
+    pub fn languages(&self) -> Vec<(&str, u32)> {
+        self.engine.languages()
+    }
+
+    /// Whether a source's language comes after its end, which is how the model was trained.
+    pub fn language_last(&self) -> bool {
+        self.engine.language_last()
+    }
+
+    /// This tokenizer without the pieces that are not kept, and the old ids of its pieces, in order. Special tokens,
+    /// and what kept pieces are merged of, are kept, too: text that needs no other pieces is split as before.
+    ///
+    /// # Errors
+    /// It is of a kind whose pieces cannot be removed, such as `mt`'s own.
+    ///
+    /// # Panics
+    /// `is_kept` does not have an entry for each id.
+    pub fn trimmed(&self, is_kept: Vec<bool>) -> Result<(Self, Vec<u32>)> {
+        assert_eq!(is_kept.len(), self.vocab_size());
+        let (json, kept) = trim::trim(self, is_kept)?;
+        Ok((Self::from_json(json)?, kept))
+    }
+
+    /// A multilingual tokenizer as a `tokenizer.json` that `transformers` reads.
+    ///
+    /// # Errors
+    /// It is none, or cannot be written so.
+    pub fn library_json(&self) -> Result<String> {
+        languages::library_json(&self.json, self)
     }
 
     /// Whether there is BPE-dropout.

@@ -8,12 +8,60 @@ use tokenizers::{NormalizedString, NormalizerWrapper};
 use unicode_properties::{GeneralCategory, UnicodeGeneralCategory};
 
 use super::pipeline::{ESCAPE, ESCAPED_ESCAPE, ESCAPED_SPACE, SPACE_PIECE, built};
-use super::{Normalization, TextForm};
+use crate::choice::choice;
 use crate::error::Result;
 
 /// Characters without width that belong to no word, and are removed: soft hyphen, zero-width space, word joiner, byte
 /// order mark. Joiners and marks of direction are not among them: Persian, Indic scripts, Arabic and Hebrew need them.
 pub const INVISIBLE: [char; 4] = ['\u{AD}', '\u{200B}', '\u{2060}', '\u{FEFF}'];
+
+choice! {
+    /// The form of Unicode that text is brought into before it is split; translations come out in it.
+    #[derive(Default)]
+    pub enum Normalization {
+        /// NFKC: what looks different but means the same becomes one, such as full-width forms and ligatures.
+        #[default]
+        Nfkc = "nfkc",
+        /// NFC: only what should look the same.
+        Nfc = "nfc",
+        /// As it is.
+        None = "none",
+    }
+}
+
+/// What is done to text before it is split into words; translations come out so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TextForm {
+    /// The form of Unicode.
+    pub normalization: Normalization,
+    /// Whether it is turned to lower case.
+    pub lowercase: bool,
+    /// Whether runs of white space, and control characters, become one space, and vanish at the ends; and soft
+    /// hyphens, zero-width spaces, word joiners and byte order marks are removed.
+    pub remove_extra_whitespaces: bool,
+}
+
+impl Default for TextForm {
+    fn default() -> Self {
+        Self { normalization: Normalization::default(), lowercase: false, remove_extra_whitespaces: true }
+    }
+}
+
+impl TextForm {
+    /// Every form there is.
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        let normalizations = Normalization::NAMES.iter().filter_map(|name| Normalization::named(name));
+        let spaced = normalizations.flat_map(|form| [(form, true), (form, false)]);
+        spaced.flat_map(|(normalization, remove_extra_whitespaces)| {
+            [false, true].map(|lowercase| Self { normalization, lowercase, remove_extra_whitespaces })
+        })
+    }
+
+    /// Text in this form.
+    pub fn apply(self, text: &str) -> String {
+        normalise(text, self)
+    }
+}
 
 /// The extra white space that becomes U+0020, or nothing at the ends of a line: several characters of white space in a
 /// row, and any control character, line and paragraph separator. Other single spaces (U+00A0, U+3000, …) stay

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{TranslateOptions, Translator};
 use crate::decode::avoid::contains;
-use crate::decode::source::Source;
+use crate::decode::source::{Source, with_language};
 use crate::decode::surfaces::begins_in_word;
 use crate::decode::{Avoid, Avoided, Demands, Phrases};
 use crate::error::Result;
@@ -38,6 +38,22 @@ impl Fault {
 }
 
 impl Translator {
+    /// That the language of a source is unknown, if a model has several.
+    pub fn lacks_source_language(&self, line: &str) -> Option<Fault> {
+        let help = "give --from LANGUAGE (`mt info MODEL` lists them), or begin the line with it, as in >>eng_Latn<<";
+        let lacks = self.readers.iter().any(|reader| reader.lacks_language(line));
+        lacks.then(|| Fault::new("the model has many languages, and the line's is not known", help))
+    }
+
+    /// That it is unknown into which language to translate, if the models have several.
+    pub fn lacks_target_language(&self, constraints: &Constraints) -> Option<Fault> {
+        let help = "give --to LANGUAGE (`mt info MODEL` lists them)";
+        let lacks = self.language.is_none()
+            && !self.target.languages().is_empty()
+            && self.target.language_tag(&constraints.prefix).is_none();
+        lacks.then(|| Fault::new("the model has many languages, and it is not known into which to translate", help))
+    }
+
     /// Why the translation of a line cannot be as it is demanded to be, if it cannot.
     pub fn fault(&self, line: &str, constraints: &Constraints, options: &TranslateOptions) -> Option<Fault> {
         /// For characters that the vocabulary lacks.
@@ -98,14 +114,15 @@ impl Translator {
         constraints: &[Constraints],
         options: &TranslateOptions,
     ) -> Result<Vec<Demands>> {
-        if constraints.iter().all(|of_line| *of_line == Constraints::default()) {
+        if self.language.is_none() && constraints.iter().all(|of_line| *of_line == Constraints::default()) {
             return Ok(Vec::new());
         }
+        let none = Constraints::default();
         // The same phrases are often avoided in every line.
         let mut avoided: HashMap<&str, Arc<Avoided>> = HashMap::new();
         let mut demands = Vec::with_capacity(sources[0].len());
         for source in &sources[0] {
-            let Constraints { prefix, avoid, .. } = &constraints[source.line];
+            let Constraints { prefix, avoid, .. } = constraints.get(source.line).unwrap_or(&none);
             let is_later = source.part > 0;
             // Tags apply to the whole line.
             let prefix = if is_later { self.target.leading(prefix) } else { prefix };
@@ -116,6 +133,9 @@ impl Translator {
             let phrases: Vec<Arc<Avoided>> = avoid.iter().map(|phrase| avoided[phrase.as_str()].clone()).collect();
             let avoid = (!avoid.is_empty()).then(|| Arc::new(Avoid::new(phrases, self.surfaces(), is_later)));
             demands.push(Demands { prefix: self.prefix_tokens(prefix), must: None, avoid });
+        }
+        if constraints.is_empty() {
+            return Ok(demands);
         }
         let placed = self.placed(sources, constraints, &demands, options)?;
         for (demands, phrases) in demands.iter_mut().zip(placed) {
@@ -189,7 +209,11 @@ impl Translator {
     /// The tokens of a prefix.
     fn prefix_tokens(&self, prefix: &str) -> Vec<u32> {
         // White space at its end would be doubled: the next piece begins with its own.
-        self.target.encode(prefix.trim_end())
+        let prefix = prefix.trim_end();
+        match &self.language {
+            Some(language) if prefix.is_empty() => self.target.encode(language),
+            language => self.target.encode(&with_language(&self.target, language.as_deref(), prefix)),
+        }
     }
 
     fn phrases<'p>(&self, phrases: impl Iterator<Item = &'p String>) -> Phrases {

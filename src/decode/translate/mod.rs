@@ -28,6 +28,8 @@ pub struct Translator {
     /// One per model.
     readers: Vec<Reader>,
     target: Arc<Tokenizer>,
+    /// The tag of the language of translations.
+    language: Option<String>,
     /// What the target's tokens write; made when they are first asked for.
     surfaces: OnceLock<Arc<Surfaces>>,
 }
@@ -40,7 +42,13 @@ impl Translator {
     pub fn new(models: Vec<(Neural, Reader)>) -> Self {
         let (models, readers): (Vec<Neural>, Vec<Reader>) = models.into_iter().unzip();
         let target = readers[0].tokenizers().target.clone();
-        Self { models: Ensemble::new(models), readers, target, surfaces: OnceLock::new() }
+        Self { models: Ensemble::new(models), readers, target, language: None, surfaces: OnceLock::new() }
+    }
+
+    /// Into the language with this tag, unless a target or a prefix begins with another.
+    #[must_use]
+    pub fn with_language(self, language: Option<String>) -> Self {
+        Self { language, ..self }
     }
 
     /// With weights of the models; see [`Ensemble::weighted`].
@@ -150,7 +158,8 @@ impl Translator {
 
     /// The tokens of targets, without the end, whole; none where a line is blank, as on the source side.
     fn target_ids<S: AsRef<str> + Sync>(&self, targets: &[S]) -> Vec<Vec<u32>> {
-        source::encoded(&self.target, targets, usize::MAX).into_iter().map(|target| target.ids).collect()
+        let targets = source::encoded(&self.target, self.language.as_deref(), targets, usize::MAX);
+        targets.into_iter().map(|target| target.ids).collect()
     }
 
     /// The results of `look` for each pair of a source and a target. It is called for each batch, with the models ready
@@ -253,7 +262,7 @@ impl Translator {
                         return vec![source];
                     }
                     let leading = leading(lines[source.line].as_ref()).trim_end();
-                    let leading_tokens = reader.tokenizers().source.encode(leading).len();
+                    let leading_tokens = reader.leading_tokens(leading);
                     let of_line = |(part, read): (usize, Source)| {
                         let added = if part == 0 { 0 } else { leading_tokens };
                         Source { line: source.line, part, added, ..read }

@@ -49,6 +49,9 @@ impl TranslateOptions {
             max_length_ratio,
             max_length_extra,
             batch_tokens,
+            // The command puts them into the text.
+            source_language: _,
+            target_language: _,
         } = *config;
         Self {
             strategy: Strategy::Beam { width: beam },

@@ -9,8 +9,8 @@ template <int V> __device__ inline void add_to(float* sums, const float (&x)[V])
     store<V>(sums, y);
 }
 
-// Forward: s = x + dropout(h + bias), y = norm(s). Without h, s is x and not written; without y there is no norm. Stores μ
-// and the normalising factor of every row. Shared memory: one row of floats per warp.
+// Forward: s = x + dropout(h + bias), y = norm(s). Without x, it counts as 0; without h, s is x and not written; without y
+// there is no norm. Stores μ and the normalising factor of every row. Shared memory: one row of floats per warp.
 template <class T, int V>
 __device__ void add_norm(T* y, T* s, float* statistics, const T* x, const T* h, const float* bias, Norm norm,
                          Dropout dropout, const unsigned* padded, unsigned rows, unsigned d) {
@@ -22,8 +22,8 @@ __device__ void add_norm(T* y, T* s, float* statistics, const T* x, const T* h, 
         const size_t at = size_t(row) * d;
         float sum = 0;
         for (unsigned j = lane * V; j < d; j += WARP * V) {
-            float v[V];
-            load<V>(x + at + j, v);
+            float v[V] = {};
+            if (x != nullptr) load<V>(x + at + j, v);
             if (h != nullptr) {
                 float u[V];
                 load<V>(h + at + j, u);
@@ -161,7 +161,7 @@ __device__ void add_norm_held(T* y, T* s, float* statistics, const T* x, const T
         float v[K][RUN] = {}, sum = 0;
 #pragma unroll
         for (int k = 0; k < K; k++) {
-            if (run.is_there(k)) load<RUN>(x + at + run.at(k), v[k]);
+            if (x != nullptr && run.is_there(k)) load<RUN>(x + at + run.at(k), v[k]);
         }
         if (h != nullptr) {
             float u[K][RUN] = {};

@@ -71,21 +71,34 @@ impl Pass<'_> {
         } else if self.keeps_gradients() {
             looks.iter().try_for_each(|product| kernels.product(product))?;
         }
-        let dx = if pre {
-            let joint = joints.next().ok_or_else(&mut missing)?;
-            let dx = stream.unwrap_or(other);
-            self.join_back(joint, dy, stream, dx, dropped, side)?;
-            dx
-        } else {
-            dy.map_or(Ok(g), |dy| self.computed(dy))?
-        };
         let dropout = self.mode.dropout(embedding_dropout, layers.site);
+        let (of_sum, of_norm) = layers.embedding_dropouts(dropout);
+        let mut dx = if pre {
+            let joint = joints.next().ok_or_else(&mut missing)?;
+            let ds = stream.unwrap_or(other);
+            self.join_back(joint, dy, stream, ds, dropped, side)?
+        } else {
+            let dy = dy.map_or(Ok(g), |dy| self.computed(dy))?;
+            match of_norm.is_on() {
+                true => {
+                    let joint = joints.next().ok_or_else(&mut missing)?;
+                    self.join_back(joint, None, Some(dy), other, dropped, side)?
+                }
+                false => dy,
+            }
+        };
+        if layers.embedding_norm.is_some() {
+            let joint = joints.next().ok_or_else(&mut missing)?;
+            let ds = self.numbers(side.rows, self.d)?;
+            self.join_back(joint, Some(Gradient::At(dx)), None, ds, dropped, side)?;
+            dx = ds;
+        }
         let scale = self.engine.model.config().embedding_scale();
         let kernels = &self.engine.kernels;
         let table = self.gradient(layers.table);
-        kernels.embed_backward(table, dx, &placed.tokens, side.padded, scale, dropout, self.d)?;
+        kernels.embed_backward(table, dx, &placed.tokens, side.padded, scale, of_sum, self.d)?;
         if let (Positions::Learned(place), Some(places)) = (layers.positions, &placed.places) {
-            kernels.embed_backward(self.gradient(place), dx, places, side.padded, 1.0, dropout, self.d)?;
+            kernels.embed_backward(self.gradient(place), dx, places, side.padded, 1.0, of_sum, self.d)?;
         }
         self.release_gradients(mark);
         Ok(())

@@ -16,8 +16,19 @@ pub(super) struct Joint {
     statistics: Address,
     /// Offset of γ, where it has a norm.
     pub(super) norm: Option<usize>,
-    /// The sub-layer before it, where there is one: its bias and dropout.
+    /// The bias and dropout of what is before it.
     addend: Option<(Option<usize>, Dropout)>,
+}
+
+/// What is before a joint.
+#[derive(Clone, Copy)]
+pub(super) enum Before<'a> {
+    /// Nothing: s = x.
+    Nothing,
+    /// Normalised embeddings, which are x, with their dropout: s = dropout(x).
+    Embedding(Dropout),
+    /// A sub-layer, and the input of its last projection.
+    Sublayer(Address, &'a Sublayer),
 }
 
 /// A gradient of activations.
@@ -46,23 +57,30 @@ impl Pass<'_> {
         NormArgument::new(gamma, gamma.plus(4 * self.d), c.norm_eps, c.norm_kind)
     }
 
-    /// A joint after a sub-layer, of which the input of its last projection is given; returns s and y as well.
+    /// A joint; returns s and y as well.
     pub(super) fn join(
         &mut self,
         x: Address,
-        before: Option<(Address, &Sublayer)>,
+        before: Before<'_>,
         norm: Option<usize>,
         side: &Side,
     ) -> Result<(Joint, Address, Address)> {
-        let s = if before.is_some() { self.numbers(side.rows, self.d)? } else { x };
+        let s = if let Before::Nothing = before { x } else { self.numbers(side.rows, self.d)? };
         let y = if norm.is_some() { self.numbers(side.rows, self.d)? } else { Address::NONE };
         let statistics = if norm.is_some() { self.floats(2 * side.rows)? } else { Address::NONE };
         let rate = self.engine.model.config().dropout;
-        let addend = before.map(|(_, sublayer)| (sublayer.bias, self.mode.dropout(rate, sublayer.site)));
+        let addend = match before {
+            Before::Nothing => None,
+            Before::Embedding(dropout) => Some((None, dropout)),
+            Before::Sublayer(_, sublayer) => Some((sublayer.bias, self.mode.dropout(rate, sublayer.site))),
+        };
         let (bias, dropout) = addend.unwrap_or((None, Dropout::OFF));
         let (bias, of_norm) = (self.optional(bias, Self::master), self.norm(norm));
-        let product = before.map(|(input, sublayer)| self.projection(input, side.rows, sublayer.last(), s));
-        let (kernels, mut h) = (&self.engine.kernels, Address::NONE);
+        let product = match before {
+            Before::Sublayer(input, sublayer) => Some(self.projection(input, side.rows, sublayer.last(), s)),
+            Before::Nothing | Before::Embedding(_) => None,
+        };
+        let (kernels, mut x, mut h) = (&self.engine.kernels, x, Address::NONE);
         match product {
             Some(product) if kernels.joins_norm(&product) => {
                 kernels.product_add_norm(&product, [y, statistics], [x, bias], of_norm, dropout, side)?;
@@ -73,6 +91,7 @@ impl Pass<'_> {
                 kernels.product(&product)?;
                 h = s;
             }
+            None if matches!(before, Before::Embedding(_)) => (x, h) = (Address::NONE, x),
             None => {}
         }
         kernels.add_norm([y, s, statistics], [x, h, bias], of_norm, dropout, side, self.d)?;

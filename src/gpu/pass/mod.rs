@@ -26,7 +26,7 @@ use crate::model::Sequences;
 use crate::ops::Mode;
 use crate::ops::loss::Targets;
 use crate::ops::sublayer::NormPlacement;
-use joint::Joint;
+use joint::{Before, Joint};
 
 /// Computes an attention sub-layer of [`Pass::walk`].
 type Attend<'a> = dyn FnMut(&mut Pass<'_>, usize, &plan::Attention, Address) -> Result<(Kept, Address)> + 'a;
@@ -219,14 +219,23 @@ impl Pass<'_> {
             Positions::Fixed => self.engine.table,
             Positions::Learned(place) => self.master(place),
         };
-        self.engine.kernels.embed(x, self.master(layers.table), positions, side, scale, dropout, self.d)?;
+        let (of_sum, of_norm) = layers.embedding_dropouts(dropout);
+        self.engine.kernels.embed(x, self.master(layers.table), positions, side, scale, of_sum, self.d)?;
         let (mut joints, mut kept) = (Vec::new(), Vec::new());
+        if layers.embedding_norm.is_some() {
+            let (joint, _, y) = self.join(x, Before::Nothing, layers.embedding_norm, side)?;
+            joints.push(joint);
+            x = y;
+        }
         let mut input = x;
         let after = |i: usize| layers.sublayers.get(i).map(|next| next.norm).or(layers.final_norm);
-        if pre {
-            let (joint, _, y) = self.join(x, None, after(0), side)?;
+        if pre || of_norm.is_on() {
+            let norm = if pre { after(0) } else { None };
+            let before = if of_norm.is_on() { Before::Embedding(of_norm) } else { Before::Nothing };
+            let (joint, s, y) = self.join(x, before, norm, side)?;
             joints.push(joint);
-            input = y;
+            x = s;
+            input = if pre { y } else { s };
         }
         for (i, sublayer) in layers.sublayers.iter().enumerate() {
             let (of_sublayer, last) = match &sublayer.inner {
@@ -235,13 +244,13 @@ impl Pass<'_> {
             };
             kept.push(of_sublayer);
             let norm = if pre { after(i + 1) } else { Some(sublayer.norm) };
-            let (joint, s, y) = self.join(x, Some((last, sublayer)), norm, side)?;
+            let (joint, s, y) = self.join(x, Before::Sublayer(last, sublayer), norm, side)?;
             joints.push(joint);
             x = if pre { s } else { y };
             input = y;
         }
         if let (false, Some(norm)) = (pre, layers.final_norm) {
-            let (joint, _, y) = self.join(x, None, Some(norm), side)?;
+            let (joint, _, y) = self.join(x, Before::Nothing, Some(norm), side)?;
             joints.push(joint);
             input = y;
         }

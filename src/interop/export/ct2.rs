@@ -110,7 +110,7 @@ pub(super) fn export(model: &Model, quantization: Quantization, out: &Path) -> R
             directory,
             "config.json",
             &json!({
-                "add_source_bos": false, "add_source_eos": true, "bos_token": piece(target.bos_id()),
+                "add_source_bos": false, "add_source_eos": !target.language_last(), "bos_token": piece(target.bos_id()),
                 "decoder_start_token": piece(target.bos_id()), "eos_token": piece(target.eos_id()),
                 "unk_token": piece(target.unk_id()), "layer_norm_epsilon": config.norm_eps,
                 "multi_query_attention": false,
@@ -140,7 +140,13 @@ fn how_to_search(model: &Model) -> String {
     let (arguments, differences) =
         search::ctranslate2_arguments(&model.config.decode, model.config.model.max_length, must_disable_unk);
     let but = if differences.is_empty() { String::new() } else { format!("; but {}", differences.join(", and ")) };
-    format!("CTranslate2 keeps no search settings: to search as mt does, call translate_batch(…, {arguments}){but}")
+    let languages = match target.language_last() {
+        _ if target.languages().is_empty() => "",
+        false => "; begin the source with its language, and give that of the target as target_prefix=[[\"…\"]]",
+        true => "; end the source with </s> and its language, and give that of the target as target_prefix=[[\"…\"]]",
+    };
+    let call = format!("translate_batch(…, {arguments})");
+    format!("CTranslate2 keeps no search settings: to search as mt does, call {call}{but}{languages}")
 }
 
 fn refuse(model: &Model) -> Result<()> {
@@ -216,6 +222,9 @@ impl<'a> Variables<'a> {
         };
         let table = Variable::Floats(vec![config.max_length, config.d_model], positions);
         self.set(format!("{stack}/position_encodings/encodings"), table);
+        if config.embedding_norm {
+            self.norm(&format!("{stack}/layernorm_embedding"), &format!("{stack}.embedding_norm"))?;
+        }
         if config.final_norm {
             self.norm(&format!("{stack}/layer_norm"), &format!("{stack}.norm"))?;
         }

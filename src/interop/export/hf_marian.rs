@@ -15,7 +15,7 @@ use crate::checkpoint::whole_directory;
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
-use crate::interop::marian_names::{EMBEDDINGS, OUTPUT_BIAS, OUTPUT_WEIGHT, POSITIONS, SHARED, layer_name};
+use crate::interop::hf_names::{EMBEDDINGS, OUTPUT_BIAS, OUTPUT_WEIGHT, POSITIONS, SHARED, layer_name};
 use crate::interop::search::{self, OURS};
 use crate::model::positions::sinusoidal;
 use crate::model::{Activation, ModelConfig, NormPlacement, PositionKind, Sinusoid, Tie};
@@ -63,8 +63,12 @@ fn refuse(model: &Model) -> Result<()> {
     let mut obstacles = Obstacles::new("MarianMT", config);
     obstacles.unless(config.norm == NormPlacement::Post, "model.norm", "it normalises after every sub-layer");
     obstacles.unless(!config.final_norm, "model.final_norm", "its stacks end without a norm");
+    obstacles.unless(!config.embedding_norm, "model.embedding_norm", "its embeddings are not normalised");
+    obstacles.unless(config.first_position == 0, "model.first_position", "its first position is 0");
     obstacles.unless(config.norm_eps == EPSILON, "model.norm_eps", "it is 1e-5 there");
     obstacles.unless(config.positions == PositionKind::Sinusoidal, "model.positions", "its positions are sinusoidal");
+    let is_multilingual = !model.tokenizers.target.languages().is_empty();
+    obstacles.unless(!is_multilingual, "tokenizer", "it has no languages: export it as \"hf\"");
     let Tokenizers { source, target } = model.tokenizers;
     if source.sentencepiece().is_some() != target.sentencepiece().is_some() {
         obstacles
@@ -126,21 +130,24 @@ fn stored_sinusoid(config: &ModelConfig) -> Sinusoid {
     }
 }
 
-fn config(model: &Model) -> Value {
-    let (config, target) = (&model.config.model, &model.tokenizers.target);
-    // As transformers names them, in `ACT2FN`.
-    let activation = match config.activation {
+/// The activation as `transformers` names it, in `ACT2FN`.
+pub(super) fn activation(config: &ModelConfig) -> &'static str {
+    match config.activation {
         Activation::Relu => "relu",
         Activation::Gelu => "gelu",
         Activation::Swish => "swish",
-    };
+    }
+}
+
+fn config(model: &Model) -> Value {
+    let (config, target) = (&model.config.model, &model.tokenizers.target);
     json!({
         "architectures": ["MarianMTModel"], "model_type": "marian", "is_encoder_decoder": true, "dtype": "float32",
         "vocab_size": model.tokenizers.source.vocab_size(), "decoder_vocab_size": target.vocab_size(),
         "d_model": config.d_model, "encoder_layers": config.encoder_layers, "decoder_layers": config.decoder_layers,
         "num_hidden_layers": config.encoder_layers, "encoder_attention_heads": config.heads,
         "decoder_attention_heads": config.heads, "encoder_ffn_dim": config.d_ff, "decoder_ffn_dim": config.d_ff,
-        "activation_function": activation, "dropout": config.dropout,
+        "activation_function": activation(config), "dropout": config.dropout,
         "attention_dropout": config.attention_dropout, "activation_dropout": config.activation_dropout,
         "max_position_embeddings": config.max_length, "scale_embedding": config.scale_embedding,
         "static_position_embeddings": true, "share_encoder_decoder_embeddings": config.tie == Tie::All,
@@ -278,7 +285,7 @@ impl<'a> Tensors<'a> {
         let bias = model.get("output_projection.bias").map_or(Cow::from(vec![0f32; target]), |(_, bias)| bias.into());
         tensors.0.push((OUTPUT_BIAS.to_owned(), vec![1, target], bias));
         for (stack, table) in ["encoder", "decoder"].into_iter().zip(POSITIONS) {
-            let positions = sinusoidal(stored_sinusoid(config), config.max_length, config.d_model);
+            let positions = sinusoidal(stored_sinusoid(config), 0, config.max_length, config.d_model);
             let shape = vec![config.max_length, config.d_model];
             tensors.0.push((table.to_owned(), shape, positions.into()));
             let layers = if stack == "encoder" { config.encoder_layers } else { config.decoder_layers };

@@ -5,6 +5,7 @@
 
 pub mod ct2;
 mod hf_marian;
+mod hf_multilingual;
 
 use std::io::Write;
 use std::path::Path;
@@ -24,7 +25,9 @@ choice! {
     pub enum Format {
         /// A CTranslate2 model directory.
         Ct2 = "ct2",
-        /// A MarianMT folder of Hugging Face `transformers`.
+        /// A folder of Hugging Face `transformers`: of the family that a model came from, MarianMT for one of our own.
+        Hf = "hf",
+        /// A MarianMT folder of `transformers`.
         HfMarian = "hf-marian",
     }
 }
@@ -40,7 +43,8 @@ impl Format {
     fn about(self) -> &'static str {
         match self {
             Self::Ct2 => "CTranslate2",
-            Self::HfMarian => "a MarianMT folder of Hugging Face transformers",
+            Self::Hf => "Hugging Face transformers, in the model's own family",
+            Self::HfMarian => "a MarianMT folder of transformers",
         }
     }
 
@@ -51,7 +55,8 @@ impl Format {
     pub fn export(self, model: &Model, quantization: ct2::Quantization, out: &Path) -> Result<Vec<String>> {
         match self {
             Self::Ct2 => ct2::export(model, quantization, out),
-            Self::HfMarian => hf_marian::export(model, out),
+            Self::Hf if !model.tokenizers.target.languages().is_empty() => hf_multilingual::export(model, out),
+            Self::Hf | Self::HfMarian => hf_marian::export(model, out),
         }
     }
 }
@@ -96,6 +101,8 @@ impl Obstacles {
             // Exporters look at these: some formats do not have all of them.
             norm: _,
             final_norm: _,
+            embedding_norm: _,
+            first_position: _,
             norm_eps: _,
             positions: _,
             // These can be expressed.

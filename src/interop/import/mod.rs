@@ -6,13 +6,10 @@
 //! [`FORMATS`] is the registry. How a format is recognised, which files are fetched from the hub, and what messages and
 //! the help say that there is to import, all follow from it.
 
-mod hf_marian;
+pub mod hf;
 mod marian;
-pub mod transformers;
 
 use std::path::Path;
-
-use candle_core::{DType, Tensor};
 
 use crate::config::Config;
 use crate::data::tokenizers::Tokenizers;
@@ -20,10 +17,10 @@ use crate::error::{Error, Result};
 use crate::model::{ModelConfig, Vocabulary, layout};
 use crate::ops::params::ParameterLayout;
 use crate::{file, key, limits};
-use transformers::Family;
+use hf::Family;
 
 /// The formats that are read.
-const FORMATS: &[Format] = &[hf_marian::FORMAT, marian::FORMAT];
+const FORMATS: &[Format] = &[hf::MARIAN, hf::M2M_100, hf::MBART, marian::FORMAT];
 
 /// Programs whose models are not read, by a file that each model has: what "this" is, and why not.
 const OTHERS: &[(&str, &str)] = &[
@@ -65,8 +62,8 @@ impl Format {
         match Self::with_own_files(source) {
             Some(format) => Ok(format),
             None => {
-                transformers::check_folder(source)?;
-                Ok(transformers::format_of(source)?.0)
+                hf::check_folder(source)?;
+                Ok(hf::format_of(source)?.0)
             }
         }
     }
@@ -130,10 +127,10 @@ fn or(names: &[impl AsRef<str>]) -> String {
 /// What to do with a directory that is no model of ours, if it looks like one of another program's.
 pub fn advice(directory: &Path) -> Option<String> {
     let own = Format::with_own_files(directory);
-    if let (None, Some(other)) = (own, transformers::other_program(directory)) {
+    if let (None, Some(other)) = (own, hf::other_program(directory)) {
         return Some(format!("it {other}"));
     }
-    let is_model = own.is_some() || directory.join(transformers::CONFIG).exists();
+    let is_model = own.is_some() || directory.join(hf::CONFIG).exists();
     is_model.then(|| "it looks like another program's model; import it first: mt import DIR --out MODEL_DIR".to_owned())
 }
 
@@ -166,18 +163,13 @@ fn read(file: &Path) -> Result<Vec<u8>> {
     Ok(file::without_mark(bytes))
 }
 
-/// Refuses weights that were not fetched, or not to the end, before the library reads all of them.
-fn refuse_unfetched(weights: &Path) -> Result<()> {
-    let refused = file::open_regular(weights).and_then(|file| {
-        file::refuse_placeholder(&file)?;
-        file::refuse_holes(&file)
-    });
-    refused.map_err(|error| Error::io("read the model", weights, error))
-}
-
-/// The parameters of a model whose weights are in `weights`. Fails if that file is too small to hold them, so that
-/// sizes stated by a damaged file cannot exhaust memory.
-fn layout_within(config: &ModelConfig, vocabulary: Vocabulary, weights: &Path) -> Result<ParameterLayout> {
+/// The parameters of a model whose weights are in `weights`, of so many bytes. Fails if these are too few to hold them,
+/// so that sizes stated by a damaged file cannot exhaust memory.
+fn layout_within(
+    config: &ModelConfig,
+    vocabulary: Vocabulary,
+    (weights, length): (&Path, u64),
+) -> Result<ParameterLayout> {
     let unlikely = |what: String| {
         Error::failure(what).at(weights).help("the files are of different models, or damaged: fetch them again")
     };
@@ -194,28 +186,11 @@ fn layout_within(config: &ModelConfig, vocabulary: Vocabulary, weights: &Path) -
         return Err(unlikely(format!("a model with a width of {width}; mt has at most {}", key::WIDTH)));
     }
     let layout = layout::layout(config, vocabulary);
-    let length = std::fs::metadata(weights).map_err(|error| Error::io("read the model", weights, error))?.len();
     // A parameter takes at least two bytes.
     if layout.total() as u64 > length {
-        return Err(unlikely(format!("{} parameters do not fit in a file of {length} bytes", layout.total())));
+        return Err(unlikely(format!("{} parameters do not fit in {length} bytes", layout.total())));
     }
     Ok(layout)
-}
-
-/// The values of a tensor in single precision.
-///
-/// # Errors
-/// What is wrong with it.
-fn floats(name: &str, tensor: &Tensor) -> std::result::Result<Vec<f32>, String> {
-    if !tensor.dtype().is_float() {
-        return Err(format!("`{name}` has numbers of the type {}, not weights", tensor.dtype().as_str()));
-    }
-    let read = || tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>();
-    let values = read().map_err(|error| format!("`{name}` cannot be read: {error}"))?;
-    match values.iter().filter(|value| !value.is_finite()).count() {
-        0 => Ok(values),
-        count => Err(format!("`{name}` has {count} values that are NaN or infinite")),
-    }
 }
 
 /// What is wrong with the tensors of a file, if anything is.
@@ -238,8 +213,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         for (format, family) in Format::all().filter_map(|format| Some((format, format.family()?))) {
-            std::fs::write(path.join(transformers::CONFIG), format!("{{\"model_type\": \"{}\"}}", family.model_type))
-                .unwrap();
+            std::fs::write(path.join(hf::CONFIG), format!("{{\"model_type\": \"{}\"}}", family.model_type)).unwrap();
             assert_eq!(Format::recognise(path).map(|found| found.name).ok(), Some(format.name));
             assert!(sources().contains(format.name) && names().contains(format.name));
         }

@@ -15,6 +15,7 @@
 //! `language_tags` a `>>fra<<` at the beginning of a line is a piece.
 
 mod decode;
+mod library;
 mod merges;
 mod model;
 mod normalise;
@@ -23,6 +24,7 @@ mod tags;
 #[cfg(test)]
 mod tests;
 mod trie;
+mod trim;
 mod unigram;
 
 use std::collections::HashMap;
@@ -43,6 +45,7 @@ use model::Pieces;
 use normalise::Normaliser;
 use proto::{ModelKind, ModelProto, NormalizerProto, PieceKind, TrainerProto};
 use trie::Trie;
+pub(super) use trim::trimmed;
 use unigram::{Score, Unigram};
 
 /// The `type` of our JSON.
@@ -263,6 +266,11 @@ impl SentencePiece {
         self.stored.special = Special { pad, bos, eos, unk };
     }
 
+    /// The model's file.
+    fn model_bytes(&self) -> Result<Vec<u8>> {
+        BASE64.decode(&self.stored.model).map_err(|error| Error::failure("its model is not base64").caused_by(error))
+    }
+
     fn segments(&self, line: &str) -> Vec<Segment> {
         match &self.algorithm {
             Algorithm::Unigram(unigram) => unigram.segment(line),
@@ -356,7 +364,11 @@ impl Engine for SentencePiece {
     }
 
     fn sentencepiece(&self) -> Option<Vec<u8>> {
-        BASE64.decode(&self.stored.model).ok()
+        self.model_bytes().ok()
+    }
+
+    fn library_json(&self, size: usize) -> Option<Result<Value>> {
+        Some(self.library_json(size))
     }
 
     fn language_tags(&self) -> Vec<&str> {

@@ -13,8 +13,8 @@ mod yaml;
 
 use std::path::Path;
 
-use super::{Format, Imported, Recognition, layout_within, transformers};
-use crate::error::Result;
+use super::{Format, Imported, Recognition, hf, layout_within};
+use crate::error::{Error, Result};
 use crate::model::Vocabulary;
 use files::Files;
 use npz::Npz;
@@ -26,7 +26,7 @@ pub(super) const FORMAT: Format =
 
 /// Whether this is a `.npz`, or a folder that has one and is not a folder of `transformers`.
 fn is_model(source: &Path) -> bool {
-    let is_transformers = [transformers::CONFIG, transformers::WEIGHTS].iter().any(|name| source.join(name).exists());
+    let is_transformers = [hf::CONFIG, hf::WEIGHTS].iter().any(|name| source.join(name).exists());
     files::is_weights(source) || (!is_transformers && !files::weights_in(source).is_empty())
 }
 
@@ -58,7 +58,9 @@ fn import(source: &Path) -> Result<Imported> {
     config.tokenizer.joint = settings.arrays.shares_embeddings || tokenizers.is_one_vocabulary();
     config.tokenizer.kind = tokenizers.source.kind().unwrap_or(config.tokenizer.kind);
     config.tokenizer.vocab_size = vocabulary.target.max(300);
-    let layout = layout_within(&config.model, vocabulary, &files.weights)?;
+    let length =
+        std::fs::metadata(&files.weights).map_err(|error| Error::io("read the model", &files.weights, error))?;
+    let layout = layout_within(&config.model, vocabulary, (&files.weights, length.len()))?;
     let values = tensors::read(&stored, &config.model, settings.arrays, &layout)?;
     Ok(Imported { config, tokenizers, layout, values, notes: notes(&files) })
 }

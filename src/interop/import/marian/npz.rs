@@ -7,9 +7,9 @@ use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use candle_core::npy::NpzTensors;
+use candle_core::{DType, Tensor};
 
 use crate::error::{Error, Result};
-use crate::interop::import::{floats, refuse_unfetched};
 use crate::{file, limits};
 
 /// The array whose bytes are the options.
@@ -105,6 +105,31 @@ impl Npz {
         let tensor = self.arrays.get(name).map_err(cannot)?.ok_or_else(|| format!("missing: `{name}`"))?;
         floats(name, &tensor)
     }
+}
+
+/// The values of a tensor in single precision.
+///
+/// # Errors
+/// What is wrong with it.
+fn floats(name: &str, tensor: &Tensor) -> std::result::Result<Vec<f32>, String> {
+    if !tensor.dtype().is_float() {
+        return Err(format!("`{name}` has numbers of the type {}, not weights", tensor.dtype().as_str()));
+    }
+    let read = || tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>();
+    let values = read().map_err(|error| format!("`{name}` cannot be read: {error}"))?;
+    match values.iter().filter(|value| !value.is_finite()).count() {
+        0 => Ok(values),
+        count => Err(format!("`{name}` has {count} values that are NaN or infinite")),
+    }
+}
+
+/// Refuses weights that were not fetched, or not to the end, before the library reads all of them.
+fn refuse_unfetched(weights: &Path) -> Result<()> {
+    let refused = file::open_regular(weights).and_then(|file| {
+        file::refuse_placeholder(&file)?;
+        file::refuse_holes(&file)
+    });
+    refused.map_err(|error| Error::io("read the model", weights, error))
 }
 
 /// Refuses arrays that numpy has compressed: the reader takes stored ones only, as Marian writes them.

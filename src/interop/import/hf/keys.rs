@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use super::Architecture;
 use crate::error::Error;
 use crate::escape::brief;
 
@@ -23,10 +24,11 @@ const WITHOUT_EFFECT: &[&str] = &[
     "init_std",
     "label2id",
     "mask_token_id",
-    // It says that this is a MarianMT model.
+    // It says which family this is.
     "model_type",
     "num_hidden_layers",
     "num_labels",
+    "output_past",
     "problem_type",
     "return_dict",
     "sep_token_id",
@@ -116,6 +118,18 @@ const ONLY_NUMBERS: &[(&str, f64)] = &[
     ("repetition_penalty", 1.0),
 ];
 
+/// Keys that M2M-100 and mBART models state and do not obey: each of these has only one form.
+const IGNORED: &[&str] = &[
+    "add_bias_logits",
+    "add_final_layer_norm",
+    "decoder_layerdrop",
+    "do_blenderbot_90_layernorm",
+    "encoder_layerdrop",
+    "normalize_before",
+    "normalize_embedding",
+    "static_position_embeddings",
+];
+
 /// Keys of the search. If there is a `generation_config.json`, `transformers` does not look for them in `config.json`.
 const SEARCH: &[&str] = &[
     "bad_words_ids",
@@ -124,6 +138,7 @@ const SEARCH: &[&str] = &[
     "early_stopping",
     "encoder_no_repeat_ngram_size",
     "encoder_repetition_penalty",
+    "forced_bos_token_id",
     "forced_eos_token_id",
     "guidance_scale",
     "length_penalty",
@@ -248,13 +263,15 @@ impl<'a> Keys<'a> {
     }
 
     /// Checks the keys that may only have one value.
-    pub(super) fn only(&mut self) {
-        for (key, allowed) in ONLY {
+    pub(super) fn only(&mut self, architecture: Architecture) {
+        let is_obeyed = |key: &str| architecture == Architecture::Marian || !IGNORED.contains(&key);
+        self.known.extend(IGNORED.iter().filter(|key| !is_obeyed(key)));
+        for (key, allowed) in ONLY.iter().filter(|(key, _)| is_obeyed(key)) {
             if let Some((value, file)) = self.get(key).filter(|(value, _)| !allowed.contains(value)) {
                 self.problem(format!("`{key}` is {}, but mt has only models with {}", shown(value), allowed[0]), file);
             }
         }
-        for (key, allowed) in ONLY_NUMBERS {
+        for (key, allowed) in ONLY_NUMBERS.iter().filter(|(key, _)| is_obeyed(key)) {
             if let Some((value, file)) = self.get(key).filter(|(value, _)| value.as_f64() != Some(*allowed)) {
                 self.problem(format!("`{key}` is {}, but mt has only {allowed} here", shown(value)), file);
             }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::Architecture;
 use super::keys::{File, Keys, single};
 use crate::config::Config;
 use crate::decode::translate::TranslateOptions;
@@ -11,7 +12,7 @@ use crate::decode::{DecodeConfig, MAX_BEAM, PenaltyKind};
 use crate::error::{Error, Result};
 use crate::escape::{brief, quoted};
 use crate::interop::search::{self, OURS};
-use crate::model::{Activation, ModelConfig, Sinusoid, Tie};
+use crate::model::{Activation, ModelConfig, NormPlacement, PositionKind, Sinusoid, Tie};
 
 /// More positions than any such model has; the limit matters because a row of sines is computed for each.
 const MOST_POSITIONS: usize = 1 << 16;
@@ -27,12 +28,16 @@ pub(super) struct Settings {
     pub(super) eos: u32,
     /// What a translation begins with.
     pub(super) start: u32,
+    /// The language that a translation begins with if nothing else is asked for.
+    pub(super) language: Option<u32>,
     /// Tokens that are never in a translation.
     pub(super) forbidden: Vec<u32>,
     /// Whether `transformers` shares out the probability of more than padding.
     pub(super) renormalizes_more: bool,
     /// The file of the target's own tokenizer, if `mt export` wrote one.
     pub(super) target_tokenizer: Option<String>,
+    /// What users have to know.
+    pub(super) notes: Vec<String>,
 }
 
 impl Settings {
@@ -40,26 +45,39 @@ impl Settings {
     ///
     /// # Errors
     /// Something is missing or not supported; all problems are named.
-    pub(super) fn read(config: File<'_>, generation: Option<File<'_>>) -> Result<Self> {
+    pub(super) fn read(architecture: Architecture, config: File<'_>, generation: Option<File<'_>>) -> Result<Self> {
         let mut keys = Keys::new(generation, config);
-        keys.only();
+        keys.only(architecture);
         let source = keys.size("vocab_size", None);
-        let target = keys.size("decoder_vocab_size", Some(source));
-        let is_shared = keys.flag("share_encoder_decoder_embeddings", true);
+        let (target, is_shared) = match architecture {
+            Architecture::Marian => {
+                (keys.size("decoder_vocab_size", Some(source)), keys.flag("share_encoder_decoder_embeddings", true))
+            }
+            Architecture::M2m100 | Architecture::Mbart => (source, true),
+        };
         if is_shared && source != target && !keys.is_bad("vocab_size") && !keys.is_bad("decoder_vocab_size") {
             keys.problem(format!("one embedding for vocabularies of {source} and {target} pieces"), config.0);
         }
         let mut new = Self {
-            config: Config { model: model(&mut keys, is_shared), ..Config::default() },
+            config: Config { model: model(&mut keys, architecture, is_shared), ..Config::default() },
             sizes: [source, target],
             is_shared,
             pad: keys.id("pad_token_id"),
             eos: keys.id("eos_token_id"),
             start: keys.id("decoder_start_token_id"),
+            language: None,
             forbidden: Vec::new(),
             renormalizes_more: false,
             target_tokenizer: None,
+            notes: Vec::new(),
         };
+        if architecture == Architecture::M2m100 {
+            // Those of fairseq begin after that of padding.
+            new.config.model.first_position = new.pad as usize + 1;
+        }
+        if architecture != Architecture::Marian {
+            new.language(&mut keys);
+        }
         let forbids_padding;
         (new.forbidden, forbids_padding) = forbidden(&mut keys, new.pad);
         new.decode(&mut keys);
@@ -113,6 +131,34 @@ impl Settings {
         self.config.decode = if self.config.decode == now { decode } else { now };
     }
 
+    /// With which language a translation begins, after the end token.
+    fn language(&mut self, keys: &mut Keys) {
+        let drops = |key: &&&str| keys.find(key).is_some_and(|(value, _)| value.as_f64().is_some_and(|p| p > 0.0));
+        if let Some(key) = ["encoder_layerdrop", "decoder_layerdrop"].iter().find(drops) {
+            self.notes.push(format!(
+                "the model was trained with `{key}`, leaving out whole layers at random; fine-tuning in mt does not"
+            ));
+        }
+        if let Some((id, file)) = keys.get("forced_bos_token_id") {
+            self.language = single(id).as_u64().and_then(|id| u32::try_from(id).ok());
+            if self.language.is_none() {
+                keys.problem(
+                    format!("`forced_bos_token_id` is {}, not the id of a language", brief(&id.to_string())),
+                    file,
+                );
+            }
+        }
+        let (start, end) = (self.start, self.eos);
+        if start != end && !keys.is_bad("decoder_start_token_id") && !keys.is_bad("eos_token_id") {
+            let file = keys.file_of("decoder_start_token_id");
+            let what = format!(
+                "`decoder_start_token_id` is {start}, not the end of the sentence ({end}): mt reads NLLB-200, M2M-100 \
+                 and mBART-50, but not mBART-25"
+            );
+            keys.problem(what, file);
+        }
+    }
+
     /// How the model is searched by default.
     fn decode(&mut self, keys: &mut Keys) {
         let decode = &mut self.config.decode;
@@ -146,7 +192,7 @@ impl Settings {
     }
 }
 
-fn model(keys: &mut Keys, is_shared: bool) -> ModelConfig {
+fn model(keys: &mut Keys, architecture: Architecture, is_shared: bool) -> ModelConfig {
     let is_tied = keys.flag("tie_word_embeddings", true);
     let activation =
         keys.value("activation_function", Some("gelu".to_owned()), "text", |v| Some(v.as_str()?.to_owned()));
@@ -175,7 +221,6 @@ fn model(keys: &mut Keys, is_shared: bool) -> ModelConfig {
         d_v: d_model / heads.max(1),
         encoder_layers: keys.size("encoder_layers", None),
         decoder_layers: keys.size("decoder_layers", None),
-        sinusoid: Sinusoid::Halves,
         tie: match (is_shared, is_tied) {
             (true, true) => Tie::All,
             (false, true) => Tie::Decoder,
@@ -188,7 +233,7 @@ fn model(keys: &mut Keys, is_shared: bool) -> ModelConfig {
         attention_dropout: keys.fraction("attention_dropout"),
         activation_dropout: keys.fraction("activation_dropout"),
         max_length: positions(keys),
-        ..ModelConfig::default()
+        ..form(architecture)
     };
     for (name, size) in [
         ("max_position_embeddings", model.max_length / 2),
@@ -203,6 +248,16 @@ fn model(keys: &mut Keys, is_shared: bool) -> ModelConfig {
         }
     }
     model
+}
+
+/// What all models of an architecture have in common.
+fn form(architecture: Architecture) -> ModelConfig {
+    let pre = ModelConfig { norm: NormPlacement::Pre, final_norm: true, ..ModelConfig::default() };
+    match architecture {
+        Architecture::Marian => ModelConfig { sinusoid: Sinusoid::Halves, ..ModelConfig::default() },
+        Architecture::M2m100 => ModelConfig { sinusoid: Sinusoid::Tensor2Tensor, ..pre },
+        Architecture::Mbart => ModelConfig { positions: PositionKind::Learned, embedding_norm: true, ..pre },
+    }
 }
 
 /// How many positions there are.
@@ -258,7 +313,8 @@ mod tests {
         let problems = |positions: u64| {
             let config = Map::from_iter([("max_position_embeddings".to_owned(), json!(positions))]);
             let [config_file, generation_file] = ["config.json", "generation_config.json"].map(Path::new);
-            let read = Settings::read((config_file, &config), Some((generation_file, &Map::new())));
+            let read =
+                Settings::read(Architecture::Marian, (config_file, &config), Some((generation_file, &Map::new())));
             read.err().map(|error| error.to_string()).unwrap_or_default()
         };
         let told = "`max_position_embeddings` is 65537, but mt imports at most 65536\n  --> config.json";

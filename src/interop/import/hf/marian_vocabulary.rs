@@ -1,12 +1,13 @@
-//! The tokenizers: a SentencePiece model for each side with the ids of its pieces, or a `tokenizer.json`.
+//! The tokenizers of MarianMT: a SentencePiece model for each side with the ids of its pieces, or a `tokenizer.json`.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::folder::read_json;
 use super::settings::Settings;
-use super::{read, read_json};
+use super::{MOST_SPARE_ROWS, read, spare_piece};
 use crate::data::tokenizer::{OwnIds, Tokenizer};
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
@@ -19,14 +20,6 @@ pub(super) const TOKENIZER: &str = "tokenizer.json";
 pub(super) fn is_in_json(directory: &Path) -> bool {
     let is_there = |name: &str| directory.join(name).is_file();
     is_there(TOKENIZER) && !is_there("source.spm")
-}
-
-/// The most rows that an embedding has beyond its vocabulary: some programs round its size up.
-const MOST_SPARE_ROWS: usize = 1024;
-
-/// Our name for a row of an embedding that has no piece: no text has it, and it is never in a translation.
-pub(super) fn spare_piece(id: u32) -> String {
-    format!("<unused_{id}>")
 }
 
 /// The names of special tokens, as `tokenizer_config.json` has them.

@@ -1,11 +1,13 @@
 //! Folders of Hugging Face `transformers`: what all of its model families have in common. `config.json` says of which
 //! family a model is. Repositories of the hub are such folders.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::{Format, OTHERS, or, read, sources};
+use super::super::{Format, OTHERS, or, read, sources};
+use super::weights;
 use crate::checkpoint;
 use crate::error::{Error, Result};
 use crate::escape::brief;
@@ -14,19 +16,21 @@ use crate::escape::brief;
 pub const CONFIG: &str = "config.json";
 /// The weights.
 pub const WEIGHTS: &str = "model.safetensors";
+/// The list of the files with the weights, where there are several.
+pub const INDEX: &str = "model.safetensors.index.json";
 /// The weights in a form that is not read.
 const PICKLE: &str = "pytorch_model.bin";
 /// The settings of the search, if they are not in the configuration.
-pub(super) const GENERATION: &str = "generation_config.json";
+pub(in crate::interop::import) const GENERATION: &str = "generation_config.json";
 
 /// A family of models: which of them is one, and the files that it has beside the configuration and the weights.
 pub struct Family {
     /// `model_type` in `config.json`.
-    pub(super) model_type: &'static str,
+    pub(in crate::interop::import) model_type: &'static str,
     /// The files of its subwords. There may be several forms; the first form whose first file is there is read.
-    pub(super) subwords: &'static [&'static [&'static str]],
+    pub(in crate::interop::import) subwords: &'static [&'static [&'static str]],
     /// Files that it may have.
-    pub(super) optional: &'static [&'static str],
+    pub(in crate::interop::import) optional: &'static [&'static str],
     /// Must change when another model would be made of the same files: those of the hub are imported again then.
     pub version: u32,
 }
@@ -35,15 +39,21 @@ impl Family {
     /// All files that may be read beside the configuration.
     pub fn files(&self) -> impl Iterator<Item = &'static str> {
         let subwords = self.subwords.iter().copied().flatten();
-        [GENERATION, WEIGHTS].iter().chain(subwords).chain(self.optional).copied()
+        [GENERATION, WEIGHTS, INDEX].iter().chain(subwords).chain(self.optional).copied()
     }
 
     /// Names every file that a folder lacks, and what to do about it.
-    pub(super) fn check(&self, folder: &Path) -> Result<()> {
+    pub(in crate::interop::import) fn check(&self, folder: &Path) -> Result<()> {
         let has = |name: &str| folder.join(name).is_file();
         let mut errors = Vec::new();
         match Weights::among(&has).map_err(|error| error.at(folder))? {
             Weights::Safetensors => {}
+            Weights::Parts => {
+                let names: BTreeSet<String> = weights::listed(folder)?.into_values().collect();
+                errors.extend(names.iter().filter(|name| !has(name)).map(|name| {
+                    missing(name, folder).help(format!("{INDEX} lists it as a part of the weights: fetch it, too"))
+                }));
+            }
             Weights::Pickle => {
                 let what =
                     "the weights are a pickle (pytorch_model.bin), which can run any code and is never read here";
@@ -66,7 +76,7 @@ fn missing(name: &str, folder: &Path) -> Error {
 }
 
 /// Checks that something is a folder that may be of `transformers`, and no other program's.
-pub(super) fn check_folder(folder: &Path) -> Result<()> {
+pub(in crate::interop::import) fn check_folder(folder: &Path) -> Result<()> {
     let own_files =
         || Format::all().filter_map(Format::own_files).map(|files| format!(" nor {files}")).collect::<String>();
     if !folder.is_dir() {
@@ -90,7 +100,7 @@ pub(super) fn check_folder(folder: &Path) -> Result<()> {
 }
 
 /// What a folder looks like, and why it is not read, if it is another program's.
-pub(super) fn other_program(folder: &Path) -> Option<&'static str> {
+pub(in crate::interop::import) fn other_program(folder: &Path) -> Option<&'static str> {
     let has = |name: &str| folder.join(name).exists();
     OTHERS.iter().find(|(file, _)| !has(WEIGHTS) && has(file)).map(|(_, what)| *what)
 }
@@ -115,8 +125,10 @@ pub fn format_of(folder: &Path) -> Result<(&'static Format, &'static Family)> {
 
 /// The form in which a model has its weights.
 pub enum Weights {
-    /// The one that is read.
+    /// A file that is read.
     Safetensors,
+    /// Several such files, and a list of them.
+    Parts,
     /// A pickle alone, which the hub's converter may have replaced.
     Pickle,
     /// There are none.
@@ -131,9 +143,7 @@ impl Weights {
     pub fn among(has: &dyn Fn(&str) -> bool) -> Result<Self> {
         let (what, form) = match has {
             has if has(WEIGHTS) => return Ok(Self::Safetensors),
-            has if has("model.safetensors.index.json") => {
-                ("model.safetensors.index.json: the weights are in several files", "")
-            }
+            has if has(INDEX) => return Ok(Self::Parts),
             has if has("pytorch_model.bin.index.json") => (
                 "pytorch_model.bin.index.json: the weights are in several pickles, which can run any code and are \
                  never read here",
@@ -158,7 +168,7 @@ impl Weights {
 }
 
 /// Reads a JSON object.
-pub(super) fn read_json(file: &Path) -> Result<Map<String, Value>> {
+pub(in crate::interop::import) fn read_json(file: &Path) -> Result<Map<String, Value>> {
     serde_json::from_slice(&read(file)?).map_err(|error| {
         let what = format!("not a JSON object: {error}");
         Error::failure(what).at(file).caused_by(error).help("it is damaged: fetch it again")

@@ -1,0 +1,194 @@
+//! The weights: each tensor of the files must belong to a parameter, and each parameter must have a tensor.
+
+use std::collections::BTreeSet;
+
+use super::Architecture;
+use super::weights::WeightFiles;
+use crate::error::Result;
+use crate::interop::hf_names::{self, EMBEDDINGS, FIRST_LEARNED, OUTPUT_BIAS, OUTPUT_WEIGHT, POSITIONS, SHARED};
+use crate::interop::import::tensor_problems;
+use crate::model::init::LEFT_OUT_BIAS;
+use crate::model::positions::fixed;
+use crate::model::{ModelConfig, PositionKind, Sinusoid, Tie};
+use crate::ops::params::{Entry, ParameterLayout};
+
+/// How much a table of sines in the file may differ from ours, due to rounding to float32 or float16.
+const POSITION_TOLERANCE: f32 = 1e-3;
+
+/// The tensors of a model.
+pub(super) struct Stored {
+    weights: WeightFiles,
+    architecture: Architecture,
+}
+
+impl Stored {
+    /// Of these files.
+    pub(super) fn new(weights: WeightFiles, architecture: Architecture) -> Self {
+        Self { weights, architecture }
+    }
+
+    /// Whether there is a bias on the logits. Where models have none by design, one of zeros is none.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn has_output_bias(&self) -> bool {
+        let is_there = self.weights.shape(OUTPUT_BIAS).is_some();
+        let mut is_zero = true;
+        let read = |_: usize, values: &[f32]| is_zero &= values.iter().all(|value| *value == 0.0);
+        match self.architecture {
+            Architecture::Marian => is_there,
+            // What is wrong with it is said when all are read.
+            Architecture::M2m100 | Architecture::Mbart => {
+                is_there && (self.weights.each(OUTPUT_BIAS, read).is_err() || !is_zero)
+            }
+        }
+    }
+
+    /// Which layout of sines and cosines the positions have, if there is a table of them. `transformers` saves none.
+    pub(super) fn sinusoid(&self, config: &ModelConfig) -> Option<Sinusoid> {
+        let tables: Vec<Vec<f32>> = POSITIONS.iter().filter_map(|name| self.table(name, config).ok()).collect();
+        let is = |kind: &Sinusoid| {
+            tables.iter().any(|table| is_table(table, &ModelConfig { sinusoid: *kind, ..config.clone() }))
+        };
+        [Sinusoid::Halves, Sinusoid::Tensor2Tensor].into_iter().find(is)
+    }
+
+    /// All parameters, in the order of `layout`.
+    ///
+    /// # Errors
+    /// Tensors are missing, superfluous, of another shape, or contradictory; all of them are named.
+    pub(super) fn read(
+        self,
+        config: &ModelConfig,
+        is_shared: bool,
+        padding: u32,
+        layout: &ParameterLayout,
+    ) -> Result<Vec<f32>> {
+        let mut problems = Vec::new();
+        let mut used = BTreeSet::new();
+        let mut values = vec![0f32; layout.total()];
+        for entry in layout.entries() {
+            let sources = self.sources(&entry.name, config.tie, is_shared);
+            if let Some(place) = values.get_mut(entry.range()) {
+                problems.extend(self.read_entry(entry, &sources, config, place));
+            }
+            used.extend(sources);
+        }
+        if let Some(bias) = layout.entries().iter().find(|entry| entry.name == "output_projection.bias")
+            && let Some(token) = config.left_out(padding)
+            && let Some(bias) = values.get_mut(bias.range()).and_then(|bias| bias.get_mut(token as usize))
+        {
+            *bias = LEFT_OUT_BIAS;
+        }
+        if is_shared {
+            used.insert(SHARED.to_owned());
+        }
+        if self.architecture != Architecture::Marian {
+            // It was found to be zero.
+            used.insert(OUTPUT_BIAS.to_owned());
+        }
+        for name in POSITIONS.iter().filter(|name| self.weights.shape(name).is_some() && !used.contains(**name)) {
+            problems.extend(self.check_positions(name, config).err());
+        }
+        used.extend(POSITIONS.map(str::to_owned));
+        let superfluous = self.weights.all().filter(|(name, _)| !used.contains(*name));
+        problems.extend(superfluous.map(|(name, shape)| format!("superfluous: `{name}` {shape:?}")));
+        tensor_problems(problems, "config.json", &self.weights.path)?;
+        Ok(values)
+    }
+
+    /// Reads a parameter, which may be stored under several names; returns what is wrong.
+    fn read_entry(&self, entry: &Entry, sources: &[String], config: &ModelConfig, place: &mut [f32]) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut first: Option<&String> = None;
+        let is_positions = entry.name.ends_with(".positions.weight");
+        let skipped = if is_positions { FIRST_LEARNED } else { 0 };
+        let mut shape = entry.shape.clone();
+        if let Some(rows) = shape.first_mut() {
+            *rows += skipped;
+        }
+        let skipped = skipped * config.d_model;
+        for name in sources {
+            let Some(dims) = self.weights.shape(name) else { continue };
+            let is_bias = name == OUTPUT_BIAS && dims.len() == 2 && dims.first() == Some(&1);
+            if dims != shape && !(is_bias && dims.get(1..) == Some(&entry.shape[..])) {
+                problems.push(format!("`{name}` is {dims:?}, the model has {shape:?}"));
+                continue;
+            }
+            let mut is_same = true;
+            let read = self.weights.each(name, |begin, values| {
+                let values = values.get(skipped.saturating_sub(begin)..).unwrap_or_default();
+                let Some(place) =
+                    place.get_mut(begin.saturating_sub(skipped)..).and_then(|p| p.get_mut(..values.len()))
+                else {
+                    return;
+                };
+                match first {
+                    Some(_) => is_same &= *place == *values,
+                    None => place.copy_from_slice(values),
+                }
+            });
+            match (read, first) {
+                (Err(problem), _) => problems.push(problem),
+                (Ok(()), Some(other)) if !is_same => {
+                    problems.push(format!("`{name}` differs from `{other}`, and must be the same"));
+                }
+                (Ok(()), Some(_)) => {}
+                (Ok(()), None) => first = Some(name),
+            }
+        }
+        let is_missing = sources.iter().all(|name| self.weights.shape(name).is_none());
+        // A model may have no bias; it is needed to keep padding out.
+        if is_missing && (entry.name != "output_projection.bias" || config.output_padding) {
+            problems.push(format!("missing: `{}` {shape:?}", sources.join("` or `")));
+        }
+        problems
+    }
+
+    /// The names under which a parameter may be stored.
+    fn sources(&self, name: &str, tie: Tie, is_shared: bool) -> Vec<String> {
+        let [source, target] = EMBEDDINGS;
+        // `transformers` 5 shares nothing in an untied model, and stores a third table that it does not use; 4 stores
+        // only that.
+        let is_only_shared = |name: &str| is_shared && tie == Tie::None && self.weights.shape(name).is_none();
+        let names: &[&str] = match (name, tie) {
+            ("source_embedding.weight", Tie::All) => &[SHARED, source, target, OUTPUT_WEIGHT],
+            ("source_embedding.weight", _) if is_only_shared(source) => &[SHARED],
+            ("target_embedding.weight", _) if is_only_shared(target) => &[SHARED],
+            ("source_embedding.weight", _) => &[source],
+            ("target_embedding.weight", Tie::Decoder) => &[target, OUTPUT_WEIGHT],
+            ("target_embedding.weight", _) => &[target],
+            ("output_projection.weight", _) => &[OUTPUT_WEIGHT],
+            ("output_projection.bias", _) => &[OUTPUT_BIAS],
+            _ => return vec![hf_names::layer_name(name)],
+        };
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    /// A stored table of fixed positions, from the one of the first token on.
+    fn table(&self, name: &str, config: &ModelConfig) -> std::result::Result<Vec<f32>, String> {
+        let shape = [config.first_position + config.max_length, config.d_model];
+        // Compare shapes first: those stated by a damaged file must not exhaust memory.
+        match self.weights.shape(name) {
+            Some(found) if found == shape => {
+                let values = self.weights.values(name)?;
+                Ok(values.get(config.first_position * config.d_model..).unwrap_or_default().to_vec())
+            }
+            found => Err(format!("`{name}` is {:?}, the model has {shape:?}", found.unwrap_or_default())),
+        }
+    }
+
+    /// Checks that a stored table of positions is the one that we compute.
+    fn check_positions(&self, name: &str, config: &ModelConfig) -> std::result::Result<(), String> {
+        if config.positions == PositionKind::Sinusoidal && is_table(&self.table(name, config)?, config) {
+            return Ok(());
+        }
+        Err(format!("`{name}` has other positions than sines and cosines, in halves"))
+    }
+}
+
+/// Whether these are the positions that we compute.
+fn is_table(found: &[f32], config: &ModelConfig) -> bool {
+    let ours = fixed(config);
+    found.len() == ours.len() && found.iter().zip(&ours).all(|(a, b)| (a - b).abs() <= POSITION_TOLERANCE)
+}
