@@ -162,19 +162,21 @@ impl Engine {
                 Weight::new(parameters, &[name], config.d_model, precision).map(Some)
             }
         };
+        // The largest matrix first: while it is packed, it is in memory twice.
+        let output = Linear::new(
+            parameters,
+            &[output],
+            config.output_bias.then_some("output_projection.bias").as_slice(),
+            config.d_model,
+            precision,
+        )?;
         Ok(Self {
             config: config.clone(),
             source_table: table("source_embedding.weight")?,
             target_table: table(layout::target_table(config.tie))?,
             encoder: stack("encoder", config.encoder_layers, false)?,
             decoder: stack("decoder", config.decoder_layers, true)?,
-            output: Linear::new(
-                parameters,
-                &[output],
-                config.output_bias.then_some("output_projection.bias").as_slice(),
-                config.d_model,
-                precision,
-            )?,
+            output,
             rotary: positions::rotary(config),
         })
     }

@@ -30,8 +30,9 @@ impl SentencePiece {
         let [_, _, _, unknown] = self.vocabulary.specials;
         let model = match &self.algorithm {
             Algorithm::Unigram(_) => {
-                let piece = |(id, piece): (usize, &Box<str>)| json!([**piece, self.score(id).unwrap_or(0.0)]);
-                let vocabulary: Vec<Value> = self.vocabulary.pieces.iter().take(size).enumerate().map(piece).collect();
+                let pieces = self.vocabulary.pieces.iter().map(AsRef::as_ref).take(size).enumerate();
+                let piece = |(id, piece): (usize, &str)| json!([piece, self.score(id).unwrap_or(0.0)]);
+                let vocabulary: Vec<Value> = pieces.map(piece).collect();
                 json!({ "type": "Unigram", "unk_id": unknown, "vocab": vocabulary, "byte_fallback": false })
             }
             Algorithm::Merges { .. } => {

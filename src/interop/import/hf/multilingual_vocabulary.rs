@@ -66,13 +66,10 @@ pub(super) fn read_tokenizers(directory: &Path, settings: &Settings) -> Result<T
     };
     let names = names(&special, &config);
     let ids: BTreeMap<&str, u32> = added.iter().map(|(id, name)| (name.as_str(), *id)).collect();
-    let mut next = pieces.len() as u32;
     // Where no file gives their ids, they follow the pieces in the order in which they are listed.
     let texts: BTreeSet<String> = pieces.values().cloned().collect();
-    for name in names.iter().filter(|name| !ids.contains_key(name.as_str()) && !texts.contains(*name)) {
-        pieces.insert(next, name.clone());
-        next += 1;
-    }
+    let new = names.iter().filter(|name| !ids.contains_key(name.as_str()) && !texts.contains(*name));
+    pieces.extend((pieces.len() as u32..).zip(new.cloned()));
     if !added.is_empty() || !names.is_empty() {
         pieces.extend(added.iter().map(|(id, name)| (*id, name.clone())));
     }
