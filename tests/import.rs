@@ -638,7 +638,11 @@ fn models_of_the_hub_are_fetched_and_imported_once() {
     add("broken", &borrowed(&files, &|name| (name == "vocab.json").then_some("vocab.txt")));
     refused("translate --model hf:o/en-xx@broken x");
     assert_transcript!(transcript);
-    assert_eq!(std::fs::read_dir(cache.join("mt/models/o--en-xx")).unwrap().count(), 4, "two models, the lock, a note");
+    assert_eq!(
+        std::fs::read_dir(cache.join("mt/models/o--en-xx")).unwrap().count(),
+        5,
+        "three models, the lock, a note"
+    );
 }
 
 /// transformers 5 shares no table in an untied model, whatever `share_encoder_decoder_embeddings` says; 4 stores only
@@ -707,7 +711,8 @@ fn a_model_may_begin_with_some_layers_of_another() {
     for (name, tensor) in &student_tensors {
         let [a, b] =
             [tensor, &teacher[&origin(name)]].map(|tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap());
-        assert_eq!(a, b, "{name}");
+        // Zeros have moved by the rate.
+        assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-29), "{name}");
     }
     let mut transcript = Transcript::new(&project);
     for more in [

@@ -66,7 +66,7 @@ fn offered(project: &Project, line: &str) -> Vec<String> {
 fn bash_completes_commands_flags_values_and_files() {
     let project = Project::new();
     for (line, expected) in [
-        ("mt tr", "train translate"),
+        ("mt tr", "train translate trim"),
         ("mt completions ", "bash elvish fish powershell zsh"),
         ("mt translate --leng", "--length-penalty --length-penalty-kind"),
         ("mt translate --long ", "split truncate error"),
@@ -78,7 +78,7 @@ fn bash_completes_commands_flags_values_and_files() {
         ("mt eval --format ", "text json latex"),
         ("mt eval --tokenize ", "13a intl char zh none"),
         ("mt eval --smooth ", "exp floor add-k none"),
-        ("mt export --format ", "ct2 hf-marian"),
+        ("mt export --format ", "ct2 hf hf-marian"),
         ("mt export --quantization ", "float32 int8"),
         ("mt info --device ", "auto cpu cuda metal"),
         ("mt info --color ", "auto always never"),
