@@ -74,7 +74,9 @@ pub(super) fn read_tokenizers(directory: &Path, settings: &Settings) -> Result<T
         pieces.extend(added.iter().map(|(id, name)| (*id, name.clone())));
     }
     let mask = config.get("mask_token").and_then(token).unwrap_or_else(|| MASK.to_owned());
-    if !directory.join(VOCABULARY).exists() && !pieces.values().any(|piece| *piece == mask) {
+    // fairseq's vocabularies end with it. A trimmed M2M-100 has none.
+    let may_have_mask = !directory.join(VOCABULARY).exists() && pieces.len() < size;
+    if may_have_mask && !pieces.values().any(|piece| *piece == mask) {
         pieces.insert(pieces.len() as u32, mask.clone());
     }
     let codes = pieces.iter().filter(|(id, piece)| code(piece).is_some() && is_stated(**id, piece, &added, &names));
