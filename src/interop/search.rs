@@ -33,8 +33,8 @@ pub fn keys(decode: &DecodeConfig, max_length: usize) -> Map<String, Value> {
     keys
 }
 
-/// How a search of `transformers` with [`keys`] differs from ours.
-pub fn lost(decode: &DecodeConfig) -> Vec<String> {
+/// A note on how a search of `transformers` with [`keys`] differs from ours. `None`: it does not.
+pub fn difference(decode: &DecodeConfig) -> Option<String> {
     // All by name, so that none is lost without a word.
     let DecodeConfig {
         beam,
@@ -62,7 +62,8 @@ pub fn lost(decode: &DecodeConfig) -> Vec<String> {
     if *max_length_ratio > 0.0 {
         lost.push("it limits lengths only by model.max_length".to_owned());
     }
-    lost
+    let restored = "`mt import` of this folder restores the search of mt";
+    (!lost.is_empty()).then(|| format!("transformers searches differently: {}. {restored}", lost.join("; ")))
 }
 
 /// The longest target, its start token included, if the length of the source does not matter.

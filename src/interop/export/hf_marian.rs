@@ -112,13 +112,7 @@ fn notes(model: &Model) -> Vec<String> {
         );
     }
     let mut notes: Vec<String> = notes.into_iter().map(str::to_owned).collect();
-    let lost = search::lost(&model.config.decode);
-    if !lost.is_empty() {
-        let lost = lost.join("; ");
-        notes.push(format!(
-            "transformers searches differently: {lost}. `mt import` of this folder restores the search of mt"
-        ));
-    }
+    notes.extend(search::difference(&model.config.decode));
     notes
 }
 

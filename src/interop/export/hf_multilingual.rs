@@ -116,13 +116,7 @@ fn notes(model: &Model) -> Vec<String> {
              is called {piece}"
         ));
     }
-    let lost = search::lost(&model.config.decode);
-    if !lost.is_empty() {
-        let lost = lost.join("; ");
-        notes.push(format!(
-            "transformers searches differently: {lost}. `mt import` of this folder restores the search of mt"
-        ));
-    }
+    notes.extend(search::difference(&model.config.decode));
     notes
 }
 
