@@ -320,7 +320,8 @@ every = 0
 
 
 def check_trimming(mt, folder, ours, pair, files):
-    """Fine-tunes a model, and removes what its text does not need: the translations of that text stay the same."""
+    """Fine-tunes a model, and removes what its text does not need: the greedy translations of that text stay the same. A beam's may
+    change where two are close: what the removed pieces had of the probability is shared out among the others. Those are only printed."""
     folder.mkdir()
     for side, file in zip(("source", "target"), files):
         lines = file.read_text(encoding="utf-8").split("\n")[:1000]
@@ -336,7 +337,8 @@ def check_trimming(mt, folder, ours, pair, files):
     for beam in ("1", "4"):
         results = [[(json.loads(line)["tokens"], 0.0) for line in lines_of([mt, "translate", "-q", "--json", "--model", str(model), "--beam", beam], source)]
                    for model in (run, small)]
-        failed += compare(f"trimmed to {report['pieces']} of {report['pieces_before']} pieces, beam {beam}", results[1], results[0], of_all=False)
+        differ = compare(f"trimmed to {report['pieces']} of {report['pieces_before']} pieces, beam {beam}", results[1], results[0], of_all=False)
+        failed += differ if beam == "1" else 0
     return failed
 
 
