@@ -322,6 +322,11 @@ fn what_is_wrong_with_a_folder_is_said() {
     wrong("vocab.json with a hole", Family::M2m100, nothing, &|| {
         project.write("theirs/vocab.json", "{\"<s>\": 0, \"a\": 2}")
     });
+    for (what, id) in [("the highest id", u32::MAX), ("an id beyond the model", 60), ("an id after a gap", 45)] {
+        let added = json!({ "added_tokens_decoder": { id.to_string(): { "content": "spa_Latn" } } });
+        let larger = |config: &mut Value, _: &mut Tensors| config["vocab_size"] = 48.into();
+        wrong(what, Family::Nllb, &larger, &|| project.write("theirs/tokenizer_config.json", added.to_string()));
+    }
     wrong("T5", Family::Nllb, &|config, _| config["model_type"] = "t5".into(), &|| ());
     assert_transcript!(transcript);
     assert!(!project.path("model").exists());
@@ -381,7 +386,8 @@ fn what_text_does_not_need_can_be_removed() {
         let [english, german, _] = family.languages();
         project.write("text.en", "the cat\nthe katze\n");
         project.write("text.de", "die Katze\n");
-        let languages = format!("{english},{german}");
+        // A tag is as good as a code.
+        let languages = format!("{english},>>{german}<<");
         let args = ["trim", "model", "--json", "--keep-vocabulary-of", "text.en", "text.de", "--out", "small"];
         let report = &answers(&project, &[&args[..], &["--keep-languages", &languages]].concat())[0];
         // Four words are left of ten, all letters, and ▁a, which is one; no row is left that no piece has.

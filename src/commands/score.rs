@@ -71,13 +71,12 @@ pub(super) fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
             None => output.insert(Output::open(args.output.as_deref())?),
         };
         let sources = with_tag(tag, window.iter().map(|pair| pair.source.clone()).collect());
-        let targets: Vec<String> = window.iter().map(|pair| pair.target.clone()).collect();
+        let sources: Vec<&str> = sources.iter().map(String::as_str).collect();
+        let targets: Vec<&str> = window.iter().map(|pair| pair.target.as_str()).collect();
         languages::refuse_without(&translator, [&sources, &targets], |error, index, side| {
             let side = usize::from(side == Side::Target);
             error.at_line(shown_name(pairs.paths[side]), window[index].lines[side], 0)
         })?;
-        let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
-        let sources: Vec<&str> = sources.iter().map(String::as_str).collect();
         let fits = translator.fit(&sources, &targets);
         fits.iter().zip(&window).for_each(|(fit, pair)| unscored.add(*fit, pairs.paths, pair.lines));
         let is_scored: Vec<bool> = fits.iter().map(|fit| !matches!(fit, Fit::TooLong(..))).collect();

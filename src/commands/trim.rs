@@ -14,7 +14,7 @@ use crate::cli::{Common, TrimArgs};
 use crate::console::info;
 use crate::data::tags::LanguageTags;
 use crate::data::text::file::TextFile;
-use crate::data::tokenizer::Tokenizer;
+use crate::data::tokenizer::{Tokenizer, tag_of};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::escape::shown_path;
@@ -40,9 +40,9 @@ pub(super) fn run(args: &TrimArgs, common: &Common) -> Result<()> {
         false => of_text(tokenizer, &args.keep_vocabulary_of)?,
     };
     let languages = tokenizer.languages();
-    let kept_languages = languages_to_keep(tokenizer, &args.keep_languages)?;
+    let tags = tags_to_keep(tokenizer, &args.keep_languages)?;
     for (code, id) in &languages {
-        is_kept[*id as usize] = kept_languages.is_empty() || kept_languages.contains(*code);
+        is_kept[*id as usize] = tags.is_empty() || tags.contains(&tag_of(code));
     }
     let (trimmed, kept) = tokenizer.trimmed(is_kept).map_err(|error| error.at(&args.model))?;
     let (pieces, left) = (tokenizer.vocab_size(), trimmed.vocab_size());
@@ -69,8 +69,8 @@ pub(super) fn run(args: &TrimArgs, common: &Common) -> Result<()> {
     Ok(())
 }
 
-/// The codes to keep; none for all.
-fn languages_to_keep(tokenizer: &Tokenizer, asked: &[String]) -> Result<HashSet<String>> {
+/// The tags of the languages to keep; none for all.
+fn tags_to_keep(tokenizer: &Tokenizer, asked: &[String]) -> Result<HashSet<String>> {
     if asked.is_empty() {
         return Ok(HashSet::new());
     }
@@ -79,8 +79,7 @@ fn languages_to_keep(tokenizer: &Tokenizer, asked: &[String]) -> Result<HashSet<
         return Err(error.help("leave it out"));
     }
     let known = LanguageTags::of(tokenizer);
-    asked.iter().try_for_each(|code| known.tag("--keep-languages", code).map(drop))?;
-    Ok(asked.iter().cloned().collect())
+    asked.iter().map(|code| known.tag("--keep-languages", code)).collect()
 }
 
 /// Which pieces text needs: those that it is split into, and the single characters of its scripts, so that other words

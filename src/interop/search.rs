@@ -169,7 +169,7 @@ mod tests {
             let decode = DecodeConfig { max_length_ratio, max_length_extra, ..DecodeConfig::default() };
             (
                 keys(&decode, 200)["max_length"].as_u64(),
-                lost(&decode).iter().any(|loss| loss.contains("limits lengths")),
+                difference(&decode).is_some_and(|difference| difference.contains("limits lengths")),
             )
         };
         // 30 tokens, and the start token.

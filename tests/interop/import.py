@@ -17,13 +17,10 @@ from pathlib import Path
 
 import sentencepiece
 import torch
+from common import NEW_TOKENS, compare, lines_of, random_lines
 from transformers import AutoTokenizer, MarianConfig, MarianMTModel, MarianTokenizer
 
-# Scores that differ less are ties: 32-bit sums depend on their order.
-TIE = 1e-4
-# The most that two scores of the same translation may differ: a sum over up to 41 tokens.
-SAME = 1e-3
-LINES, NEW_TOKENS = 500, 40
+LINES = 500
 
 # Shape, whether the vocabulary is shared, type of the weights, target languages.
 MODELS = {
@@ -112,11 +109,6 @@ def ends(model, tokenizer, lines):
         low, high = (low, (low + high) / 2) if sum(lengths) / len(lines) < 12 else ((low + high) / 2, high)
 
 
-def lines_of(command, text):
-    run = subprocess.run(command, input="".join(line + "\n" for line in text).encode(), capture_output=True, check=True)
-    return run.stdout.decode().split("\n")[:-1]
-
-
 def generate(model, tokenizer, lines, beam, penalty, stopping):
     found, pad = [], model.config.pad_token_id
     for start in range(0, len(lines), 50):
@@ -146,18 +138,6 @@ def log_probabilities(model, tokenizer, pairs):
         logits[..., model.config.pad_token_id] = -math.inf
         found.append(logits.log_softmax(-1)[0].gather(1, labels[0][:, None])[:, 0].tolist())
     return found
-
-
-def compare(name, ours, theirs):
-    pairs = list(zip(ours, theirs, strict=True))
-    differ = [(a, b) for a, b in pairs if a[0] != b[0]]
-    # Not `>`, which NaN would pass.
-    bad = [(a, b) for a, b in pairs if not abs(a[1] - b[1]) <= (TIE if a[0] != b[0] else SAME)]
-    tokens, ended = sum(len(b[0]) for b in theirs), sum(len(b[0]) < NEW_TOKENS for b in theirs)
-    print(f"  {name}: {len(ours)} lines ({ended} end by themselves), {tokens} tokens, {len(differ)} differ; {len(bad)} by more than a tie, or in their score alone", flush=True)
-    for (a, x), (b, y) in bad[:3]:
-        print(f"    mt {x:.6f} {a}\n       {y:.6f} {b}")
-    return len(bad)
 
 
 def check(mt, name, theirs, ours, lines, targets):
@@ -198,11 +178,6 @@ def check(mt, name, theirs, ours, lines, targets):
         name = f"beam {beam}, length penalty {penalty}, early_stopping={stopping}"
         failed += compare(name, results, generate(model, tokenizer, lines, beam, penalty, stopping))
     return failed
-
-
-def random_lines(draw, words, count):
-    odd = ["naïve", "ﬁn", "½", "…", "中文", "🙂", "<p>?", "  ", "Ａ", "x\u0301"]
-    return [" ".join(draw.choice(words if draw.random() < 0.95 else odd) for _ in range(draw.randint(1, 14))).strip() or "a" for _ in range(count)]
 
 
 def main():

@@ -18,18 +18,15 @@ from pathlib import Path
 
 import sentencepiece
 import torch
+from common import NEW_TOKENS, compare, lines_of, random_lines
 from transformers import (AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, M2M100ForConditionalGeneration, M2M100Tokenizer, MBart50Tokenizer,
                           MBartConfig, MBartForConditionalGeneration, NllbTokenizer)
 from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES as M2M_CODES
 from transformers.models.mbart50.tokenization_mbart50 import FAIRSEQ_LANGUAGE_CODES as MBART_CODES
 from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES as NLLB_CODES
 
-# Scores that differ less are ties: 32-bit sums depend on their order.
-TIE = 1e-4
-# The most that two scores of the same translation may differ: a sum over up to 41 tokens.
-SAME = 1e-3
-# Lines of each pair of languages, lines whose pieces are compared, and the most new tokens.
-LINES, PIECES, NEW_TOKENS = 84, 20_000, 40
+# Lines of each pair of languages, and lines whose pieces are compared.
+LINES, PIECES = 84, 20_000
 
 # Family, shape, type of the weights, whether the folder is one that this version of transformers saved (else, as it was
 # published: with a SentencePiece model), the size of a file of weights, options of the tokenizer, pairs of languages.
@@ -160,13 +157,6 @@ def language_id(tokenizer, family, code):
     return tokenizer.get_lang_id(code) if family == "m2m" else tokenizer.convert_tokens_to_ids(code)
 
 
-def lines_of(command, text):
-    run = subprocess.run(command, input="".join(line + "\n" for line in text).encode(), capture_output=True, check=False)
-    if run.returncode:
-        sys.exit(f"{command}: {run.stderr.decode()}")
-    return run.stdout.decode().split("\n")[:-1]
-
-
 def generate(net, tokenizer, family, lines, pair, beam, penalty, stopping):
     found = []
     language = language_id(tokenizer, family, pair[1])
@@ -202,23 +192,6 @@ def log_probabilities(net, tokenizer, family, pairs, languages):
         probabilities = logits.log_softmax(-1)[0].gather(1, torch.tensor(labels)[:, None])[:, 0].tolist()
         found.append([0.0, *probabilities[1:]])
     return found
-
-
-def compare(name, ours, theirs, of_all=True):
-    """Counts translations that differ by more than a tie, and equal ones with other scores. CTranslate2's scores are of fewer tokens:
-    not `of_all`, and what differs there counts in any case."""
-    pairs = list(zip(ours, theirs, strict=True))
-    differ = [(a, b) for a, b in pairs if a[0] != b[0]]
-    if not of_all:
-        print(f"  {name}: {len(ours)} lines, {sum(len(b[0]) for b in theirs)} tokens, {len(differ)} differ", flush=True)
-        return len(differ)
-    # Not `>`, which NaN would pass.
-    bad = [(a, b) for a, b in pairs if not abs(a[1] - b[1]) <= (TIE if a[0] != b[0] else SAME)]
-    tokens, ended = sum(len(b[0]) for b in theirs), sum(len(b[0]) < NEW_TOKENS for b in theirs)
-    print(f"  {name}: {len(ours)} lines ({ended} end by themselves), {tokens} tokens, {len(differ)} differ; {len(bad)} by more than a tie, or in their score alone", flush=True)
-    for (a, x), (b, y) in bad[:3]:
-        print(f"    mt {x:.6f} {a}\n       {y:.6f} {b}")
-    return len(bad)
 
 
 def check_pieces(mt, tokenizer, here, ours, lines):
@@ -340,11 +313,6 @@ def check_trimming(mt, folder, ours, pair, files):
         differ = compare(f"trimmed to {report['pieces']} of {report['pieces_before']} pieces, beam {beam}", results[1], results[0], of_all=False)
         failed += differ if beam == "1" else 0
     return failed
-
-
-def random_lines(draw, words, count):
-    odd = ["naïve", "ﬁn", "½", "…", "中文", "🙂", "<p>?", "  ", "Ａ", "x\u0301"]
-    return [" ".join(draw.choice(words if draw.random() < 0.95 else odd) for _ in range(draw.randint(1, 14))).strip() or "a" for _ in range(count)]
 
 
 def main():

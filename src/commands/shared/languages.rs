@@ -74,18 +74,19 @@ pub(crate) fn state<'a>(
 ///
 /// # Errors
 /// Names the first of them; `locate` adds where it is.
-pub(crate) fn refuse_without(
+pub(crate) fn refuse_without<S: AsRef<str>>(
     translator: &Translator,
-    lines: [&[String]; 2],
+    lines: [&[S]; 2],
     locate: impl Fn(Error, usize, Side) -> Error,
 ) -> Result<()> {
     let [sources, targets] = lines;
-    let found = sources.iter().enumerate().find_map(|(i, line)| Some((i, translator.lacks_source_language(line)?)));
+    let found = sources.iter().enumerate().find_map(|(i, line)| Some((i, translator.lacks_source_language(line.as_ref())?)));
     if let Some((index, fault)) = found {
         return Err(locate(Error::failure(fault.what).help(fault.help), index, Side::Source));
     }
-    let lacks = |prefix: &String| {
-        translator.lacks_target_language(&Constraints { prefix: prefix.clone(), ..Constraints::default() })
+    let lacks = |prefix: &S| {
+        translator
+            .lacks_target_language(&Constraints { prefix: prefix.as_ref().to_owned(), ..Constraints::default() })
     };
     match targets.iter().enumerate().find_map(|(i, line)| Some((i, lacks(line)?))) {
         Some((index, fault)) => Err(locate(Error::failure(fault.what).help(fault.help), index, Side::Target)),

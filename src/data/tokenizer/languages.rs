@@ -145,20 +145,19 @@ impl Multilingual {
         Ok(Self { inner, languages, is_control, forbidden, language_last })
     }
 
-    /// The language that a line begins with, and the rest of the line.
+    /// The language that a line begins with, and the rest of the line. White space after the language belongs to it.
     fn split<'t>(&self, line: &'t str) -> (Option<&Language>, &'t str) {
         let Some(end) = line.strip_prefix(">>").and_then(|rest| rest.find("<<")) else { return (None, line) };
         let Some((tag, rest)) = line.split_at_checked(end + 4) else { return (None, line) };
         match self.languages.iter().find(|language| language.tag == tag) {
-            Some(language) => (Some(language), rest),
+            Some(language) => (Some(language), rest.trim_start()),
             None => (None, line),
         }
     }
 
-    /// What `encode` makes of a line, after its language. White space after the language belongs to it.
+    /// What `encode` makes of a line, after its language.
     fn encoded(&self, line: &str, encode: impl Fn(&str) -> Vec<u32>) -> Vec<u32> {
         let (language, rest) = self.split(line);
-        let rest = if language.is_some() { rest.trim_start() } else { rest };
         let mut ids: Vec<u32> = language.iter().map(|language| language.id).collect();
         if !rest.is_empty() {
             // Text that reads like a control token is unknown.
@@ -219,7 +218,6 @@ impl Engine for Multilingual {
 
     fn pieces(&self, line: &str) -> Vec<String> {
         let (language, rest) = self.split(line);
-        let rest = if language.is_some() { rest.trim_start() } else { rest };
         let language = language.and_then(|language| self.inner.piece(language.id)).map(str::to_owned);
         let rest = if rest.is_empty() { Vec::new() } else { self.inner.pieces(rest) };
         language.into_iter().chain(rest).collect()
@@ -234,16 +232,13 @@ impl Engine for Multilingual {
 
     fn encoded_form(&self, line: &str) -> String {
         match self.split(line) {
-            (Some(language), rest) => format!("{} {}", language.tag, self.inner.encoded_form(rest.trim_start())),
+            (Some(language), rest) => format!("{} {}", language.tag, self.inner.encoded_form(rest)),
             (None, rest) => self.inner.encoded_form(rest),
         }
     }
 
     fn plain<'t>(&self, line: &'t str) -> Cow<'t, str> {
-        match self.split(line) {
-            (Some(_), rest) => self.inner.plain(rest.trim_start()),
-            (None, rest) => self.inner.plain(rest),
-        }
+        self.inner.plain(self.split(line).1)
     }
 
     fn marked(&self, ids: &[u32]) -> Vec<String> {
@@ -286,8 +281,7 @@ impl Engine for Multilingual {
     }
 
     fn language_tag<'t>(&self, line: &'t str) -> Option<&'t str> {
-        let (language, rest) = self.split(line);
-        language.and_then(|_| line.get(..line.len() - rest.len()))
+        line.get(..self.split(line).0?.tag.len())
     }
 
     fn languages(&self) -> Vec<(&str, u32)> {

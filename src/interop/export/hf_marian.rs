@@ -9,9 +9,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{Model, Obstacles, pieces, write_bytes, write_json, write_text};
-use crate::checkpoint::format::{self, Elements, NamedTensor};
-use crate::checkpoint::whole_directory;
+use super::{Model, Obstacles, Tensor, pieces, write_bytes, write_json, write_text, write_transformers};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
@@ -42,19 +40,8 @@ enum Width {
 /// MarianMT cannot express such a model (every obstacle is named), or the directory exists or cannot be written.
 pub(super) fn export(model: &Model, out: &Path) -> Result<Vec<String>> {
     refuse(model)?;
-    let tensors = Tensors::new(model)?;
-    whole_directory(out, |directory| {
-        write_json(directory, "config.json", &config(model))?;
-        write_json(directory, "generation_config.json", &generation(model))?;
-        let named: Vec<NamedTensor> = tensors
-            .0
-            .iter()
-            .map(|(name, shape, values)| NamedTensor { name, shape, data: Elements::F32(values) })
-            .collect();
-        let file = "model.safetensors";
-        format::write_with_metadata(directory, file, &named, &[("format", "pt")])?;
-        tokenizer(model, directory)
-    })?;
+    let settings = [config(model), generation(model)];
+    write_transformers(out, settings, &Tensors::new(model)?.0, |directory| tokenizer(model, directory))?;
     Ok(notes(model))
 }
 
@@ -252,9 +239,6 @@ fn with_end(tokenizer: &Tokenizer) -> Result<String> {
     });
     Ok(json.to_string())
 }
-
-/// Name, shape and values.
-type Tensor<'a> = (String, Vec<usize>, Cow<'a, [f32]>);
 
 struct Tensors<'a>(Vec<Tensor<'a>>);
 

@@ -7,9 +7,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::hf_marian::activation;
-use super::{Model, Obstacles, pieces, write_bytes, write_json, write_text};
-use crate::checkpoint::format::{self, Elements, NamedTensor};
-use crate::checkpoint::whole_directory;
+use super::{Model, Obstacles, Tensor, pieces, write_bytes, write_json, write_text, write_transformers};
 use crate::data::tokenizer::Tokenizer;
 use crate::error::Result;
 use crate::interop::hf_names::{FIRST_LEARNED, OUTPUT_BIAS, SHARED, layer_name};
@@ -66,17 +64,8 @@ fn languages(tokenizer: &Tokenizer) -> Vec<(&str, u32)> {
 /// The families cannot express such a model (every obstacle is named), or the directory exists or cannot be written.
 pub(super) fn export(model: &Model, out: &Path) -> Result<Vec<String>> {
     refuse(model)?;
-    let tensors = tensors(model)?;
-    whole_directory(out, |directory| {
-        write_json(directory, "config.json", &config(model))?;
-        write_json(directory, "generation_config.json", &generation(model))?;
-        let named: Vec<NamedTensor> = tensors
-            .iter()
-            .map(|(name, shape, values)| NamedTensor { name, shape, data: Elements::F32(values) })
-            .collect();
-        format::write_with_metadata(directory, "model.safetensors", &named, &[("format", "pt")])?;
-        tokenizer(model, directory)
-    })?;
+    let settings = [config(model), generation(model)];
+    write_transformers(out, settings, &tensors(model)?, |directory| tokenizer(model, directory))?;
     Ok(notes(model))
 }
 
@@ -162,9 +151,6 @@ fn generation(model: &Model) -> Value {
     }
     keys
 }
-
-/// Name, shape and values.
-type Tensor<'a> = (String, Vec<usize>, Cow<'a, [f32]>);
 
 fn tensors<'a>(model: &Model<'a>) -> Result<Vec<Tensor<'a>>> {
     let config = &model.config.model;

@@ -7,10 +7,14 @@ pub mod ct2;
 mod hf_marian;
 mod hf_multilingual;
 
+use std::borrow::Cow;
 use std::io::Write;
 use std::path::Path;
 
-use crate::checkpoint::write_error;
+use serde_json::Value;
+
+use crate::checkpoint::format::{self, Elements, NamedTensor};
+use crate::checkpoint::{whole_directory, write_error};
 use crate::choice::choice;
 use crate::config::Config;
 use crate::data::tokenizer::Tokenizer;
@@ -167,6 +171,28 @@ fn uneven_width(config: &ModelConfig) -> Option<&'static str> {
 /// A vocabulary in the order of its ids.
 fn pieces(tokenizer: &Tokenizer) -> Vec<&str> {
     (0..tokenizer.vocab_size() as u32).map(|id| tokenizer.piece(id).unwrap_or_default()).collect()
+}
+
+/// A tensor of a folder of `transformers`: name, shape and values.
+type Tensor<'a> = (String, Vec<usize>, Cow<'a, [f32]>);
+
+/// Writes a new folder of `transformers`, with the files that `tokenizer` adds; whole, or not at all.
+fn write_transformers(
+    out: &Path,
+    [config, generation]: [Value; 2],
+    tensors: &[Tensor],
+    tokenizer: impl FnOnce(&Path) -> Result<()>,
+) -> Result<()> {
+    whole_directory(out, |directory| {
+        write_json(directory, "config.json", &config)?;
+        write_json(directory, "generation_config.json", &generation)?;
+        let named: Vec<NamedTensor> = tensors
+            .iter()
+            .map(|(name, shape, values)| NamedTensor { name, shape, data: Elements::F32(values) })
+            .collect();
+        format::write_with_metadata(directory, "model.safetensors", &named, &[("format", "pt")])?;
+        tokenizer(directory)
+    })
 }
 
 /// Writes a small file, and syncs it to disk: the folder is to be whole once it has its name.

@@ -62,7 +62,7 @@ pub(super) fn read_tokenizers(directory: &Path, settings: &Settings) -> Result<T
     } else if directory.join(MODEL).exists() {
         fairseq(&file)?
     } else {
-        BTreeMap::new()
+        listed_json(&file, &whole)?
     };
     let names = names(&special, &config);
     let ids: BTreeMap<&str, u32> = added.iter().map(|(id, name)| (name.as_str(), *id)).collect();
@@ -70,14 +70,14 @@ pub(super) fn read_tokenizers(directory: &Path, settings: &Settings) -> Result<T
     let texts: BTreeSet<String> = pieces.values().cloned().collect();
     let new = names.iter().filter(|name| !ids.contains_key(name.as_str()) && !texts.contains(*name));
     pieces.extend((pieces.len() as u32..).zip(new.cloned()));
-    if !added.is_empty() || !names.is_empty() {
-        pieces.extend(added.iter().map(|(id, name)| (*id, name.clone())));
-    }
+    pieces.extend(added.iter().map(|(id, name)| (*id, name.clone())));
+    // The first id after the pieces.
+    let end = |pieces: &BTreeMap<u32, String>| pieces.last_key_value().map_or(0, |(id, _)| *id as usize + 1);
     let mask = config.get("mask_token").and_then(token).unwrap_or_else(|| MASK.to_owned());
     // fairseq's vocabularies end with it. A trimmed M2M-100 has none.
-    let may_have_mask = !directory.join(VOCABULARY).exists() && pieces.len() < size;
+    let may_have_mask = !directory.join(VOCABULARY).exists() && end(&pieces) < size;
     if may_have_mask && !pieces.values().any(|piece| *piece == mask) {
-        pieces.insert(pieces.len() as u32, mask.clone());
+        pieces.insert(end(&pieces) as u32, mask.clone());
     }
     let codes = pieces.iter().filter(|(id, piece)| code(piece).is_some() && is_stated(**id, piece, &added, &names));
     let codes: Vec<(String, u32)> = codes.filter_map(|(id, piece)| Some((code(piece)?.to_owned(), *id))).collect();
@@ -86,12 +86,15 @@ pub(super) fn read_tokenizers(directory: &Path, settings: &Settings) -> Result<T
         return Err(Error::failure(what).at(directory).help("fetch them, too: they belong to the model"));
     }
     let control = pieces.iter().filter(|(_, piece)| **piece == mask).map(|(id, _)| *id).collect();
-    let first_spare = pieces.last_key_value().map_or(0, |(id, _)| *id + 1);
-    let spare: Vec<u32> = (first_spare..size as u32).collect();
-    if first_spare as usize > size || spare.len() > MOST_SPARE_ROWS {
+    let first_spare = end(&pieces);
+    if !(first_spare..=first_spare + MOST_SPARE_ROWS).contains(&size) {
         let what = format!("the vocabulary has {first_spare} pieces, and the model {size}");
         return Err(Error::failure(what).at(&file).help("the files are of different models"));
     }
+    if let Some(id) = (0..first_spare as u32).find(|id| !pieces.contains_key(id)) {
+        return Err(Error::failure(format!("no piece has the id {id}, and others have higher ones")).at(&file));
+    }
+    let spare: Vec<u32> = (first_spare as u32..size as u32).collect();
     for (key, stated, name, default) in
         [("pad_token_id", settings.pad, "pad_token", "<pad>"), ("eos_token_id", settings.eos, "eos_token", "</s>")]
     {
@@ -180,6 +183,12 @@ fn listed(file: &Path) -> Result<BTreeMap<u32, String>> {
         }
     }
     Ok(pieces)
+}
+
+/// The pieces of `tokenizer.json` by their ids.
+fn listed_json(file: &Path, whole: &Map<String, Value>) -> Result<BTreeMap<u32, String>> {
+    let tokenizer = from_json(file, whole.clone(), &[])?;
+    Ok((0..tokenizer.vocab_size() as u32).filter_map(|id| Some((id, tokenizer.piece(id)?.to_owned()))).collect())
 }
 
 /// The pieces of a SentencePiece model by fairseq's ids.
