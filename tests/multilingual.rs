@@ -322,9 +322,9 @@ fn what_is_wrong_with_a_folder_is_said() {
     wrong("vocab.json with a hole", Family::M2m100, nothing, &|| {
         project.write("theirs/vocab.json", "{\"<s>\": 0, \"a\": 2}")
     });
-    for (what, id) in [("the highest id", u32::MAX), ("an id beyond the model", 60), ("an id after a gap", 45)] {
+    for (what, id) in [("the highest id", u32::MAX), ("an id beyond the model", 80), ("an id after a gap", 55)] {
         let added = json!({ "added_tokens_decoder": { id.to_string(): { "content": "spa_Latn" } } });
-        let larger = |config: &mut Value, _: &mut Tensors| config["vocab_size"] = 48.into();
+        let larger = |config: &mut Value, _: &mut Tensors| config["vocab_size"] = 60.into();
         wrong(what, Family::Nllb, &larger, &|| project.write("theirs/tokenizer_config.json", added.to_string()));
     }
     wrong("T5", Family::Nllb, &|config, _| config["model_type"] = "t5".into(), &|| ());

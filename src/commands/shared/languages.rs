@@ -80,13 +80,13 @@ pub(crate) fn refuse_without<S: AsRef<str>>(
     locate: impl Fn(Error, usize, Side) -> Error,
 ) -> Result<()> {
     let [sources, targets] = lines;
-    let found = sources.iter().enumerate().find_map(|(i, line)| Some((i, translator.lacks_source_language(line.as_ref())?)));
+    let found =
+        sources.iter().enumerate().find_map(|(i, line)| Some((i, translator.lacks_source_language(line.as_ref())?)));
     if let Some((index, fault)) = found {
         return Err(locate(Error::failure(fault.what).help(fault.help), index, Side::Source));
     }
     let lacks = |prefix: &S| {
-        translator
-            .lacks_target_language(&Constraints { prefix: prefix.as_ref().to_owned(), ..Constraints::default() })
+        translator.lacks_target_language(&Constraints { prefix: prefix.as_ref().to_owned(), ..Constraints::default() })
     };
     match targets.iter().enumerate().find_map(|(i, line)| Some((i, lacks(line)?))) {
         Some((index, fault)) => Err(locate(Error::failure(fault.what).help(fault.help), index, Side::Target)),
