@@ -3,6 +3,9 @@
 //! Writing streams: the data is never copied as a whole, and its digest is taken on the way. Reading goes tensor by
 //! tensor straight into the caller's flat buffer. Everything is `f32`, little-endian, in the order given; but in a
 //! quantised model a matrix [n, k] may hold 8-bit integers, with a tensor NAME_scale [n]: the value of 1 in each row.
+//!
+//! A checkpoint of a training by factors of low rank has only what is trained: tensors, factors of matrices
+//! ([`crate::ops::low_rank`]), and their scale. What it has not, the run's [`BASE_FILE`] has.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -15,9 +18,11 @@ use safetensors::tensor::{Dtype, TensorInfo};
 use super::disk::{self, HashingFile};
 use super::header::{self, Header, LENGTH_BYTES, METADATA_KEY};
 use super::manifest::FileEntry;
+use super::{BASE_FILE, run_and_step};
 use crate::error::{Error, Result};
 use crate::escape::in_one_line;
 use crate::file;
+use crate::ops::low_rank::{SCALE, add_row, name_of_a, name_of_b};
 use crate::ops::matmul::int8::{Quantised, Values};
 
 /// Elements converted at a time: the bytes stay in the second-level cache.
@@ -206,12 +211,17 @@ enum Stored {
     F32(u64),
     /// Integers, beginning here; and the scales of the rows, with the length of a row.
     I8 { begin: u64, scales: Vec<f32>, columns: usize },
+    /// As the base has it.
+    Base,
+    /// As the base has it, and factors A and B, with the length of a row.
+    LowRank { a: Vec<f32>, b: Vec<f32>, columns: usize },
 }
 
 impl Stored {
     fn begin(&self) -> u64 {
         match self {
             Self::F32(begin) | Self::I8 { begin, .. } => *begin,
+            Self::Base | Self::LowRank { .. } => 0,
         }
     }
 }
@@ -225,6 +235,8 @@ pub struct TensorFile {
     /// Elements of each slot.
     sizes: Vec<usize>,
     problems: Vec<String>,
+    /// If the file has only what is trained: the base, and the scale of factors.
+    base: Option<(Box<TensorFile>, f32)>,
 }
 
 impl TensorFile {
@@ -249,8 +261,22 @@ impl TensorFile {
             stored: Vec::with_capacity(layout.len()),
             sizes: layout.iter().map(|slot| elements(slot.shape).unwrap_or(0)).collect(),
             problems: Vec::new(),
+            base: None,
         };
         let mut expected = HashSet::new();
+        if let (Some(info), Some((run, _))) = (by_name.get(SCALE), path.parent().and_then(run_and_step)) {
+            let mut scale = [0f32];
+            let begin = fit(&Slot { name: SCALE, shape: &[1], offset: 0 }, Some(info));
+            match begin {
+                Ok(begin) => this.data.floats(begin, &mut scale)?,
+                Err(problem) => this.problems.push(problem),
+            }
+            this.note_non_finite(SCALE, non_finite(&scale));
+            expected.insert(SCALE.to_owned());
+            let base = Self::open(&run.join(BASE_FILE), layout)?;
+            base.check()?;
+            this.base = Some((Box::new(base), scale[0]));
+        }
         for slot in layout {
             let found = this.find(slot, &by_name, &mut expected)?;
             this.problems.extend(found.as_ref().err().cloned());
@@ -286,6 +312,9 @@ impl TensorFile {
     ) -> Result<std::result::Result<Stored, String>> {
         expected.insert(slot.name.to_owned());
         let info = tensors.get(slot.name).copied();
+        if info.is_none() && self.base.is_some() {
+            return self.find_in_base(slot, tensors, expected);
+        }
         let (rows, columns, info) = match (slot.shape, info) {
             (&[rows, columns], Some(info)) if info.dtype == Dtype::I8 && info.shape == slot.shape => {
                 (rows, columns, info)
@@ -304,6 +333,37 @@ impl TensorFile {
             }
             Err(problem) => Err(problem),
         })
+    }
+
+    /// As [`Self::find`], of a slot that the file has not: the base has it, and the file may have its factors.
+    fn find_in_base(
+        &mut self,
+        slot: &Slot,
+        tensors: &HashMap<&str, &TensorInfo>,
+        expected: &mut HashSet<String>,
+    ) -> Result<std::result::Result<Stored, String>> {
+        let names = [name_of_a(slot.name), name_of_b(slot.name)];
+        let [a, b] = [&names[0], &names[1]].map(|name| tensors.get(name.as_str()).copied());
+        if a.is_none() && b.is_none() {
+            return Ok(Ok(Stored::Base));
+        }
+        let (&[rows, columns], Some(&[rank, _])) = (slot.shape, a.map(|info| &info.shape[..])) else {
+            return Ok(Err(format!("`{}` cannot have such factors", slot.name)));
+        };
+        let mut factors = Vec::with_capacity(2);
+        for (name, shape, info) in [(&names[0], [rank, columns], a), (&names[1], [rows, rank], b)] {
+            expected.insert(name.clone());
+            let begin = match fit(&Slot { name, shape: &shape, offset: 0 }, info) {
+                Ok(begin) => begin,
+                Err(problem) => return Ok(Err(problem)),
+            };
+            let mut values = vec![0f32; elements(&shape).unwrap_or(0)];
+            self.data.floats(begin, &mut values)?;
+            self.note_non_finite(name, non_finite(&values));
+            factors.push(values);
+        }
+        let [a, b] = [factors.swap_remove(0), factors.swap_remove(0)];
+        Ok(Ok(Stored::LowRank { a, b, columns }))
     }
 
     /// Whether any of the tensors are 8-bit integers.
@@ -328,6 +388,21 @@ impl TensorFile {
                         element += 1;
                     }
                 })
+            }
+            Some(Some(Stored::Base)) => self.base.as_mut().map_or(Ok(()), |(base, _)| base.read(i, from, out)),
+            Some(Some(Stored::LowRank { a, b, columns })) => {
+                let (Some((base, scale)), rank) = (&mut self.base, a.len() / columns) else { return Ok(()) };
+                base.read(i, from, out)?;
+                let mut element = from;
+                let mut left = out;
+                while !left.is_empty() {
+                    let (row, column) = (element / columns, element % columns);
+                    let (part, rest) = left.split_at_mut((columns - column).min(left.len()));
+                    element += part.len();
+                    add_row(part, &b[row * rank..][..rank], a, *columns, column, *scale);
+                    left = rest;
+                }
+                Ok(())
             }
             _ => Ok(()),
         }

@@ -36,7 +36,7 @@ pub use locate::{
 };
 pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, damaged_among, is_gone, verify};
 pub(crate) use save::staged_pointer;
-pub use save::{prune, remove_after, save, save_model, set_pointer};
+pub use save::{prune, remove_after, save, save_base, save_model, set_pointer};
 
 use crate::error::{Error, Result};
 use crate::file::{self, Links};
@@ -52,6 +52,9 @@ pub const STATE_FILE: &str = "state.json";
 pub const MANIFEST_FILE: &str = "manifest.json";
 /// The resolved configuration, in a run or model directory.
 pub const CONFIG_FILE: &str = "config.toml";
+/// What the checkpoints of a run with factors of low rank have in common, at the top of the run: all parameters as they
+/// were when training began. Their `model.safetensors` hold only what is trained.
+pub const BASE_FILE: &str = "base.safetensors";
 /// The directory of a run's checkpoints.
 pub const CHECKPOINTS: &str = "checkpoints";
 /// The pointer to the best checkpoint.

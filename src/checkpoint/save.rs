@@ -10,12 +10,13 @@ use super::format::{self, NamedTensor};
 use super::locate::{directories, list, pointer};
 use super::manifest::{FileEntry, Manifest};
 use super::{
-    BEST, CHECKPOINTS, CONFIG_FILE, LAST, MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, RunPath, STATE_FILE,
+    BASE_FILE, BEST, CHECKPOINTS, CONFIG_FILE, LAST, MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, RunPath, STATE_FILE,
     checkpoints_of, directory_of, parse_step_name, step_name,
 };
 use crate::data::tokenizers;
 use crate::error::{Error, Result};
 use crate::file::{Folder, Links, Staged};
+use crate::ops::low_rank;
 
 /// Prefix of a checkpoint's name during writing or removing.
 pub(super) const TEMPORARY: &str = ".tmp-";
@@ -57,7 +58,9 @@ pub fn save<'a>(
         format::write(HashingFile::create(&directory, OPTIMIZER_FILE)?, OPTIMIZER_FILE, optimizer, &[])?,
         write_bytes(&directory, STATE_FILE, format!("{state:#}\n").as_bytes())?,
     ];
-    let run_files = companions(path)?.into_iter().filter(|name| name != CONFIG_FILE);
+    let is_of_factors = model.iter().any(|tensor| tensor.name == low_rank::SCALE);
+    let base = is_of_factors.then(|| BASE_FILE.to_owned());
+    let run_files = companions(path)?.into_iter().filter(|name| name != CONFIG_FILE).chain(base);
     let run_files = run_files.map(|name| disk::synced_entry(path, &name)).collect::<Result<_>>()?;
     write_bytes(&directory, MANIFEST_FILE, Manifest::new(files, run_files).render()?.as_bytes())?;
     disk::sync_directory(&directory)?;
@@ -93,7 +96,7 @@ fn put_in_place(scratch: Scratch, checkpoints: &Folder, step: u64) -> Result<()>
 
 /// Removes what earlier crashes left. Nothing here is worth failing a save for: the next one tries again.
 fn clean_up(run: &Folder, checkpoints: &Folder) {
-    disk::remove_temporaries(run, &[BEST, LAST, MODEL_FILE, MANIFEST_FILE]);
+    disk::remove_temporaries(run, &[BASE_FILE, BEST, LAST, MODEL_FILE, MANIFEST_FILE]);
     for name in checkpoints.names().unwrap_or_default() {
         let Some(name) = name.to_str() else { continue };
         if name.strip_prefix(TEMPORARY).and_then(parse_step_name).is_some() {
@@ -102,6 +105,21 @@ fn clean_up(run: &Folder, checkpoints: &Folder) {
             let _ = if checkpoints.has(plain) { checkpoints.remove(name) } else { checkpoints.rename(name, plain) };
         }
     }
+}
+
+/// Writes what the checkpoints of a run with factors have in common: [`BASE_FILE`].
+///
+/// # Errors
+/// As [`save`].
+pub fn save_base(run: &Path, model: &[NamedTensor]) -> Result<()> {
+    let _guard = disk::replacing();
+    let (folder, path) = (disk::folder(run)?, run.join(BASE_FILE));
+    let failed = |error| disk::write_error(&path, error);
+    let staged = folder.stage(BASE_FILE, &disk::temporary_name(BASE_FILE)).map_err(failed)?;
+    let file = HashingFile::new(staged.file().try_clone().map_err(failed)?, path.clone());
+    format::write(file, BASE_FILE, model, &[])?;
+    staged.persist().map_err(failed)?;
+    disk::sync_directory(&folder)
 }
 
 /// Writes the final model to the top of a model directory: `model.safetensors`, and a `manifest.json` that also covers

@@ -13,7 +13,9 @@ use crate::escape::quoted;
 use crate::limits;
 use crate::model::layout::{self, Vocabulary};
 use crate::model::{ModelConfig, PositionKind, Sinusoid, Tie};
-use crate::train::ScheduleConfig;
+use crate::ops::params::{Entry, ParameterLayout};
+use crate::train::optimizer::Training;
+use crate::train::{LowRankConfig, PROJECTIONS, ScheduleConfig};
 
 /// Computes missing keys and checks conditions on several keys. `root` is the absolute `data.root`.
 ///
@@ -313,22 +315,37 @@ impl Together<'_> {
 
     /// Checks that frozen parts exist, and that not everything is frozen.
     fn freeze(&mut self, config: &Config) {
-        let freeze = &config.train.freeze;
-        let Some(stated) = get(self.merged, "train.freeze").filter(|_| !freeze.is_empty()) else { return };
-        // Names do not depend on the vocabulary.
-        let any = Vocabulary { source: 8, target: 8, source_padding: 0, target_padding: 0 };
-        let layout = layout::layout(&config.model, any);
+        let train = &config.train;
+        self.parts("train.freeze", &train.freeze, config);
+        if let Some(low_rank) = &train.low_rank {
+            self.parts("train.low_rank.also", &low_rank.also, config);
+            self.low_rank(low_rank, config);
+        }
+        let of = |entry: &Entry| Training::of(&entry.name, &train.freeze, train.low_rank.as_ref());
+        if names(config).entries().iter().all(|entry| of(entry) == Training::Frozen) {
+            let (key, help) = match train.low_rank {
+                None => ("train.freeze", "leave something out of it"),
+                Some(_) => ("train.low_rank", "name projections in it that `train.freeze` does not hold"),
+            };
+            self.add(&[key], Error::usage(format!("`{key}` leaves no parameter to be trained")).help(help));
+        }
+    }
+
+    /// Checks that the model has the parts that a key names.
+    fn parts(&mut self, key: &str, parts: &[String], config: &Config) {
+        let Some(stated) = get(self.merged, key) else { return };
+        let layout = names(config);
         let names = || layout.entries().iter().map(|entry| entry.name.as_str());
         let ties = layout::ties(config.model.tie);
         let is_unknown = |part: &&String| !names().any(|name| layout::is_within(name, part));
         // An empty one stands for what has been reported.
-        for part in freeze.iter().filter(|part| !part.is_empty()).filter(is_unknown) {
+        for part in parts.iter().filter(|part| !part.is_empty()).filter(is_unknown) {
             let tied = ties.iter().find(|(name, _)| name == part || format!("{name}.weight") == **part);
             let (what, help) = match tied {
                 Some((name, owner)) => {
                     let tie = config.model.tie;
-                    let what = format!("`train.freeze`: {name} has no matrix of its own (`model.tie` = \"{tie}\")");
-                    (what, format!("freeze \"{owner}\", which is the same matrix"))
+                    let what = format!("`{key}`: {name} has no matrix of its own (`model.tie` = \"{tie}\")");
+                    (what, format!("name \"{owner}\", which is the same matrix"))
                 }
                 None => {
                     let mut parts: Vec<&str> = names().filter_map(|name| name.split('.').next()).collect();
@@ -338,14 +355,30 @@ impl Together<'_> {
                         "the parts are {}, and those within them that `mt info -v` lists, such as encoder.layers.0",
                         parts.join(", ")
                     );
-                    (format!("`train.freeze`: the model has no {part}"), help)
+                    (format!("`{key}`: the model has no {part}"), help)
                 }
             };
             self.report.add(&stated.item.origin, Error::usage(what).help(help));
         }
-        if names().all(|name| freeze.iter().any(|part| layout::is_within(name, part))) {
-            let error = Error::usage("`train.freeze` leaves no parameter to be trained");
-            self.add(&["train.freeze"], error.help("leave something out of it"));
+    }
+
+    /// Checks that there is a model to be changed, and what of it is.
+    fn low_rank(&mut self, low_rank: &LowRankConfig, config: &Config) {
+        let is_unknown = |name: &&String| !name.is_empty() && !PROJECTIONS.contains(&name.as_str());
+        for name in low_rank.projections.iter().filter(is_unknown) {
+            let what = format!("`train.low_rank.projections`: no layer has a projection {name}");
+            let error = Error::usage(what).help(format!("they are {}", PROJECTIONS.join(", ")));
+            self.add(&["train.low_rank.projections"], error);
+        }
+        if config.train.init.is_none() {
+            let what = "`train.low_rank` changes a trained model, and `train.init` names none";
+            let help = "set `train.init` to the model; or leave `train.low_rank` out to train a new one";
+            self.add(&["train.low_rank"], Error::usage(what).help(help));
+        }
+        if config.train.exponential_average > 0.0 {
+            let what = "`train.exponential_average` is not computed of factors (`train.low_rank`)";
+            let error = Error::usage(what).help("set `train.average_last` instead, or leave one of them out");
+            self.add(&["train.exponential_average", "train.low_rank"], error);
         }
     }
 
@@ -370,4 +403,10 @@ impl Together<'_> {
             );
         }
     }
+}
+
+/// The parameters of the model, for their names: these do not depend on the vocabulary.
+fn names(config: &Config) -> ParameterLayout {
+    let any = Vocabulary { source: 8, target: 8, source_padding: 0, target_padding: 0 };
+    layout::layout(&config.model, any)
 }

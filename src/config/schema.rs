@@ -150,6 +150,7 @@ const TRAIN: &[Key] = &[
     key("init", Kind::Path).on_resume(OnResume::AtStart),
     key("init_layers", Kind::Table(INIT_LAYERS)).on_resume(OnResume::AtStart),
     key("freeze", Kind::Texts),
+    key("low_rank", Kind::Table(LOW_RANK)).on_resume(OnResume::AtStart),
     key("batch_tokens", POSITIVE).decides(BATCHES),
     key("accumulate", POSITIVE),
     key("max_updates", COUNT).on_resume(OnResume::Free),
@@ -172,6 +173,13 @@ const TRAIN: &[Key] = &[
 const INIT_LAYERS: &[Key] = &[
     key("encoder", Kind::Integers { most: MOST_LAYERS }).on_resume(OnResume::AtStart),
     key("decoder", Kind::Integers { most: MOST_LAYERS }).on_resume(OnResume::AtStart),
+];
+
+const LOW_RANK: &[Key] = &[
+    key("rank", Kind::Integer { least: 1, most: limits::MOST_RANK }).on_resume(OnResume::AtStart),
+    key("alpha", Kind::Number(Range::Rate)).on_resume(OnResume::AtStart),
+    key("projections", Kind::Texts).on_resume(OnResume::AtStart),
+    key("also", Kind::Texts).on_resume(OnResume::AtStart),
 ];
 
 const VALID: &[Key] = &[

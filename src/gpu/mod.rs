@@ -45,7 +45,7 @@ use crate::error::{Error, Result};
 use crate::model::{Sequences, Transformer};
 use crate::ops::Mode;
 use crate::ops::loss::{Sums, Targets};
-use crate::ops::optimizer::{AdamStep, Counts, Outcome, no_outcome};
+use crate::ops::optimizer::{AdamStep, Counts, Outcome, Trained, no_outcome};
 use crate::ranks::Communicator;
 use arena::Arena;
 use launch::{AdamArgument, Kernels};
@@ -309,19 +309,23 @@ impl Engine {
         Ok(bytes.chunks_exact(8).all(|sum| float64(sum).is_finite()))
     }
 
-    /// One Adam update, if it is made; weight decay applies to the parameters in the ranges `decayed`, which are in
-    /// order.
-    pub fn adam(&mut self, [first, second]: [&Tensor; 2], step: &AdamStep, decayed: &[Range<usize>]) -> Result<()> {
-        if self.decayed.0 != decayed {
+    /// One Adam update of the parameters that are trained, if it is made.
+    pub fn adam(&mut self, [first, second]: [&Tensor; 2], step: &AdamStep, trained: &Trained) -> Result<()> {
+        let decayed = &trained.decayed;
+        if self.decayed.0 != *decayed {
             let bounds: Vec<u64> = decayed.iter().flat_map(|range| [range.start as u64, range.end as u64]).collect();
             let at = self.lasting.take(size_of_val(&bounds[..]))?;
             self.queue.upload(bytes_of(&bounds), at)?;
-            self.decayed = (decayed.to_vec(), at);
+            self.decayed = (decayed.clone(), at);
         }
-        let addresses = [self.values, self.gradients, self.queue.address(first)?, self.queue.address(second)?];
-        let (step, bounds) = (AdamArgument(step.constants()), (self.decayed.1, 2 * decayed.len()));
-        let count = self.model.parameters().values().elem_count();
-        self.kernels.adam(addresses, self.decision, step, bounds, count)
+        let (constants, bounds) = (step.constants(), (self.decayed.1, 2 * decayed.len()));
+        let moments = [self.queue.address(first)?, self.queue.address(second)?];
+        for (range, at) in trained.places() {
+            let [first, second] = moments.map(|moment| moment.plus(4 * at));
+            let addresses = [self.values, self.gradients, first, second];
+            self.kernels.adam(addresses, self.decision, AdamArgument(constants), bounds, range)?;
+        }
+        Ok(())
     }
 
     /// Moves an average towards the parameters, if the update is made.

@@ -189,6 +189,7 @@ vectorised! {
 /// Gradients of the summed loss.
 struct Gradients<'a> {
     dx: &'a mut [f32],
+    /// Empty if nobody needs it.
     d_weight: &'a mut [f32],
     d_bias: &'a mut [f32],
 }
@@ -270,7 +271,9 @@ fn chunks(x: &[f32], d: usize, weights: &Weights, targets: &Targets, mut gradien
             sums.nll += nll;
         }
         if let Some(g) = gradients.as_mut() {
-            transposed_product(logits, x, end - start, g.d_weight, start > 0, weights.precision);
+            if !g.d_weight.is_empty() {
+                transposed_product(logits, x, end - start, g.d_weight, start > 0, weights.precision);
+            }
             const COLUMNS: usize = 512;
             g.d_bias.par_chunks_mut(COLUMNS).enumerate().for_each(|(i, sums)| {
                 for row in logits.chunks_exact(v) {
@@ -350,9 +353,10 @@ impl CustomOp1 for Fused {
         let _timer = profile::operation(self.name(), "forward", Work::NONE);
         let x = storage_slice(x, layout)?;
         let bias = self.projection.bias.as_ref().map_or(0, |b| b.len());
+        let weight = &self.projection.weight;
         let mut kept = Kept {
             dx: vec![0f32; x.len()],
-            d_weight: Scratch::new(self.projection.weight.len()),
+            d_weight: Scratch::new(if weight.needs_gradient() { weight.len() } else { 0 }),
             d_bias: vec![0f32; bias],
         };
         let mut gradients = Gradients { dx: &mut kept.dx, d_weight: &mut kept.d_weight, d_bias: &mut kept.d_bias };

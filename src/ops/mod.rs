@@ -26,6 +26,7 @@ pub mod dropout;
 pub mod embedding;
 pub mod feed_forward;
 pub mod loss;
+pub mod low_rank;
 pub mod mask;
 pub mod matmul;
 pub mod memory;

@@ -87,6 +87,46 @@ pub struct AdamStep {
     pub update: u64,
 }
 
+/// The parameters that updates move. The others have no moments.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trained {
+    /// Where they lie, in order.
+    pub ranges: Vec<Range<usize>>,
+    /// Those with weight decay, in order, each within one of the ranges.
+    pub decayed: Vec<Range<usize>>,
+}
+
+impl Trained {
+    /// How many they are.
+    pub fn count(&self) -> usize {
+        self.ranges.iter().map(Range::len).sum()
+    }
+
+    /// Each range, and where its moments begin: those of all ranges follow one another.
+    pub fn places(&self) -> impl Iterator<Item = (&Range<usize>, usize)> {
+        self.ranges.iter().scan(0, |next, range| {
+            let place = (range, *next);
+            *next += range.len();
+            Some(place)
+        })
+    }
+
+    /// The moments of these parameters from those of `others`; 0 for those that are not among them.
+    pub fn moments_from(&self, others: &Self, moments: &[f32]) -> Vec<f32> {
+        let mut own = vec![0.0; self.count()];
+        for (range, at) in self.places() {
+            for (other, other_at) in others.places() {
+                let (start, end) = (range.start.max(other.start), range.end.min(other.end));
+                if start < end {
+                    let from = &moments[other_at + start - other.start..][..end - start];
+                    own[at + start - range.start..][..end - start].copy_from_slice(from);
+                }
+            }
+        }
+        own
+    }
+}
+
 /// [`AdamStep::constants`].
 pub type AdamConstants = [f32; 9];
 
@@ -205,31 +245,35 @@ pub fn adam(
     Ok(())
 }
 
-/// One Adam update of a model's parameters. Weight decay applies to the ranges `decayed`, which are in order.
-pub fn adam_with_decay(
+/// One Adam update of those of a model's parameters that are trained.
+pub fn adam_of(
     parameters: &Parameters,
+    trained: &Trained,
     [first, second]: [&Tensor; 2],
     scale: f64,
     step: &AdamStep,
-    decayed: &[Range<usize>],
 ) -> Result<()> {
     let plain = AdamStep { weight_decay: 0.0, ..*step };
-    let (values, gradients) = (parameters.values(), parameters.gradients());
-    let part = |range: Range<usize>, step: &AdamStep| {
-        let [values, gradients, first, second] =
-            [values, gradients, first, second].map(|t| t.narrow(0, range.start, range.len()));
-        adam(&values?, &gradients?, &first?, &second?, scale, step)
-    };
-    let mut next = 0;
-    for range in decayed {
-        if next < range.start {
-            part(next..range.start, &plain)?;
+    for (range, at) in trained.places() {
+        let part = |part: Range<usize>, step: &AdamStep| {
+            let of_parameters = [parameters.values(), parameters.gradients()];
+            let [values, gradients] = of_parameters.map(|t| t.narrow(0, part.start, part.len()));
+            let [first, second] = [first, second].map(|t| t.narrow(0, at + part.start - range.start, part.len()));
+            adam(&values?, &gradients?, &first?, &second?, scale, step)
+        };
+        let mut next = range.start;
+        for decayed in trained.decayed.iter().filter(|decayed| range.contains(&decayed.start)) {
+            if next < decayed.start {
+                part(next..decayed.start, &plain)?;
+            }
+            part(decayed.clone(), step)?;
+            next = decayed.end;
         }
-        part(range.clone(), step)?;
-        next = range.end;
+        if next < range.end {
+            part(next..range.end, &plain)?;
+        }
     }
-    let count = values.elem_count();
-    if next < count { part(next..count, &plain) } else { Ok(()) }
+    Ok(())
 }
 
 /// [`adam`] in plain Candle operations, on any device.
@@ -367,6 +411,14 @@ mod tests {
             assert_eq!(fused.len(), MANY);
             assert!(fused.iter().zip(&plain).all(|(a, b)| (a - b).abs() <= 3e-6 * (1.0 + b.abs())));
         }
+    }
+
+    #[test]
+    fn moments_follow_their_parameters() {
+        let of = |ranges: &[Range<usize>]| Trained { ranges: ranges.to_vec(), decayed: Vec::new() };
+        let (old, new) = (of(&[2..5, 7..9]), of(&[0..3, 4..8]));
+        assert_eq!(new.moments_from(&old, &[2.0, 3.0, 4.0, 7.0, 8.0]), [0.0, 0.0, 2.0, 4.0, 0.0, 0.0, 7.0]);
+        assert_eq!(old.moments_from(&old, &[2.0, 3.0, 4.0, 7.0, 8.0]), [2.0, 3.0, 4.0, 7.0, 8.0]);
     }
 
     #[test]

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use candle_core::backend::BackendStorage;
 use candle_core::{
@@ -98,6 +98,7 @@ impl ParameterLayout {
             compute,
             entries: self.entries,
             index,
+            without_gradient: RwLock::default(),
         }))
     }
 }
@@ -111,6 +112,8 @@ pub struct Parameters {
     compute: DType,
     entries: Vec<Entry>,
     index: HashMap<String, usize>,
+    /// Ranges whose gradients nobody needs, in order.
+    without_gradient: RwLock<Vec<Range<usize>>>,
 }
 
 impl Parameters {
@@ -147,6 +150,11 @@ impl Parameters {
     /// The device that all of them are on.
     pub fn device(&self) -> &Device {
         self.values.device()
+    }
+
+    /// Says which ranges, in order, need no gradient: fused operations on the processor then do not compute it.
+    pub fn set_without_gradient(&self, ranges: &[Range<usize>]) {
+        *self.without_gradient.write().unwrap_or_else(PoisonError::into_inner) = ranges.to_vec();
     }
 
     /// Sets all gradients to zero.
@@ -198,6 +206,12 @@ impl Param {
     /// Number of elements.
     pub fn len(&self) -> usize {
         self.value.elem_count()
+    }
+
+    /// Whether anybody needs the gradient of any of it.
+    pub fn needs_gradient(&self) -> bool {
+        let ranges = self.owner.without_gradient.read().unwrap_or_else(PoisonError::into_inner);
+        !ranges.iter().any(|range| range.start <= self.offset && self.offset + self.len() <= range.end)
     }
 
     /// Whether it has no elements.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use super::saver::{Saver, Snapshot};
+use super::saver::{SavedModel, Saver, Snapshot};
 use super::{Stop, follower};
 use crate::config::Config;
 use crate::data::batches;
@@ -116,8 +116,7 @@ impl Callbacks for RunCallbacks<'_> {
             tell: self.tell.clone(),
             step: state.step,
             best: state.best_steps(),
-            parameters: self.parameters.clone(),
-            values: copy(optimizer.model_values())?,
+            model: SavedModel::copy(optimizer, &self.parameters)?,
             moments: moments.collect::<Result<_>>()?,
             state: state.to_json(self.config.train.seed)?,
             config: self.config.train.clone(),

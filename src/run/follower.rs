@@ -112,6 +112,7 @@ fn spread(group: &Group, model: &Transformer, optimizer: &Optimizer, has_moments
     tensors.extend(optimizer.average().cloned());
     if has_moments {
         tensors.extend(optimizer.tensors().into_iter().map(|(_, tensor)| tensor.clone()));
+        tensors.extend(optimizer.low_rank().map(|low_rank| low_rank.base().clone()));
     }
     let communicator = group.communicator();
     tensors.iter().try_for_each(|tensor| change_on_host(tensor, |values| communicator.broadcast(values))?)
@@ -134,10 +135,13 @@ pub(super) fn give_state(
 }
 
 /// Takes what [`give_state`] gives.
-fn take_state(group: &Group, model: &Transformer, optimizer: &Optimizer) -> Result<TrainState> {
+fn take_state(group: &Group, model: &Transformer, optimizer: &Optimizer, seed: u64) -> Result<TrainState> {
     let SharedState { state, has_parameters, has_moments } = group.share(None)?;
     if has_parameters {
         spread(group, model, optimizer, has_moments)?;
+    }
+    if !has_moments {
+        optimizer.begin(seed)?;
     }
     agree_on_parameters(group, model.parameters().values())?;
     TrainState::from_json(state)
@@ -182,9 +186,8 @@ pub fn follow(resolved: Resolved, surroundings: &Surroundings<'_>, group: &Rc<Gr
     let compute = backend::number_type(config.runtime.precision, &device, tell);
     let model = Transformer::with_precision(&config.model, vocabulary(&data.tokenizers), &device, compute)?;
     model.initialise(config.train.seed)?;
-    let mut optimizer = Optimizer::new(&config.train.optimizer, model.parameters(), config.train.exponential_average)?;
-    let state = take_state(group, &model, &optimizer)?;
-    optimizer.freeze(&config.train.freeze)?;
+    let optimizer = Optimizer::of(&config.train, model.parameters())?;
+    let state = take_state(group, &model, &optimizer, config.train.seed)?;
     let mut backend = backend::open(&model, others)?;
     let session = rehearsal(&mut *backend, &data, &config, &|_| ())?;
     group.wait()?;

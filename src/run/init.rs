@@ -16,6 +16,7 @@ use crate::notice::Notice;
 use crate::ops::memory::change_on_host;
 use crate::ops::params::ParameterLayout;
 use crate::train::InitLayers;
+use crate::train::optimizer::Training;
 
 /// Errors for keys of `[model]` that are not as in the other model, in `directory`. What follows from `model.preset` is
 /// one error.
@@ -165,17 +166,17 @@ fn extended(tokenizers: &Tokenizers, config: &TokenizerConfig) -> Result<Option<
 fn refuse_frozen_rows(config: &Config, layout: &ParameterLayout) -> Result<()> {
     let tables = ["source_embedding.weight", "target_embedding.weight", "output_projection.weight"];
     let names = layout.entries().iter().map(|entry| entry.name.as_str()).filter(|name| tables.contains(name));
-    let is_frozen = |name: &&str| config.train.freeze.iter().any(|part| layout::is_within(name, part));
-    match names.into_iter().find(is_frozen) {
-        None => Ok(()),
-        Some(table) => {
-            let what = format!(
-                "`tokenizer.tags` or `symbols` adds rows to {table}, which `train.freeze` leaves unchanged: they would \
-                 stay random"
-            );
-            Err(Error::usage(what).help("leave the embedding out of `train.freeze`, or add no tags and symbols"))
-        }
-    }
+    let (freeze, low_rank) = (&config.train.freeze, config.train.low_rank.as_ref());
+    let is_frozen = |name: &&str| Training::of(name, freeze, low_rank) != Training::Whole;
+    let Some(table) = names.into_iter().find(is_frozen) else { return Ok(()) };
+    let (key, help) = match low_rank {
+        None => ("train.freeze", "leave the embedding out of `train.freeze`, or add no tags and symbols"),
+        Some(_) => ("train.low_rank", "name the embedding in `train.low_rank.also`, or add no tags and symbols"),
+    };
+    let what = format!(
+        "`tokenizer.tags` or `symbols` adds rows to {table}, which `{key}` leaves unchanged: they would stay random"
+    );
+    Err(Error::usage(what).help(help))
 }
 
 /// The configuration with `[tokenizer]` as the tokenizers are, if those are another model's, so that a run records the

@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 use crate::model::layout;
 use crate::model_dir::vocabulary;
 use crate::notice::grouped;
-use crate::ops::params::{Entry, ParameterLayout};
+use crate::ops::params::ParameterLayout;
+use crate::train::memory::Counts;
 use crate::train::{TrainConfig, memory};
 
 /// Refuses more ranks than an update has micro-batches; returns a warning where some ranks have fewer than others.
@@ -58,8 +59,8 @@ pub struct Plan {
     pub source_tokens: usize,
     /// Its target subwords.
     pub target_tokens: usize,
-    /// Parameters that `train.freeze` leaves unchanged.
-    pub frozen: usize,
+    /// How many of them are trained, and how.
+    pub counts: Counts,
     /// Micro-batches per epoch, about.
     pub batches_per_epoch: usize,
     /// Updates per epoch, about.
@@ -68,6 +69,8 @@ pub struct Plan {
     pub updates: Option<u64>,
     /// Memory needed in training, about.
     pub memory_bytes: usize,
+    /// What is said if that is more than the machine has.
+    pub memory_warning: Option<String>,
 }
 
 impl Plan {
@@ -81,20 +84,24 @@ impl Plan {
         let updates_per_epoch = batches_per_epoch.div_ceil(train.accumulate);
         let limits = [train.max_updates, train.max_epochs.saturating_mul(updates_per_epoch as u64)];
         let [source_tokens, target_tokens] = data.corpus.token_counts().map(|count| count as usize);
-        let is_frozen = |entry: &&Entry| train.freeze.iter().any(|part| layout::is_within(&entry.name, part));
-        let frozen = parameters.entries().iter().filter(is_frozen).map(Entry::len).sum();
-        let (rows, tokens) = batches::largest_shape(data, config.train.batch_tokens);
-        let memory_bytes =
-            memory::estimate(&config.model, &config.train, parameters.total(), vocabulary.target, rows * tokens);
+        let bytes = |train: &TrainConfig| {
+            let (rows, tokens) = batches::largest_shape(data, train.batch_tokens);
+            let counts = Counts::of(&parameters, train);
+            memory::estimate(&config.model, train, counts, vocabulary.target, rows * tokens)
+        };
+        let memory_bytes = bytes(train);
+        let memory_warning = memory::warning(memory_bytes, train, bytes);
+        let counts = Counts::of(&parameters, train);
         Ok(Self {
             parameters,
             source_tokens,
             target_tokens,
-            frozen,
+            counts,
             batches_per_epoch,
             updates_per_epoch,
             updates: limits.into_iter().filter(|limit| *limit > 0).min(),
             memory_bytes,
+            memory_warning,
         })
     }
 
@@ -109,7 +116,7 @@ impl Plan {
                  micro-batches: lower it"
             )
         });
-        let memory = if is_on_host { memory::warning(self.memory_bytes) } else { None };
+        let memory = self.memory_warning.clone().filter(|_| is_on_host);
         let (train, valid) = (&config.train, &config.valid);
         let has_patience = valid.patience > 0 && valid.every > 0 && config.data.valid.is_some();
         let is_endless = train.max_updates == 0 && train.max_epochs == 0 && !has_patience;

@@ -3,12 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::checkpoint::{self, LAST, RunPath};
+use crate::checkpoint::{self, LAST, RunPath, TensorFile};
 use crate::error::{Error, Result};
 use crate::model::Transformer;
-use crate::model_dir::{Tell, load_parameters};
+use crate::model_dir::{Tell, load_parameters, slots};
 use crate::notice::Notice;
+use crate::ops::low_rank::LowRank;
 use crate::ops::memory::change_on_host;
+use crate::ops::optimizer::Trained;
 use crate::ops::params::Parameters;
 use crate::train::optimizer::Optimizer;
 use crate::train::state::TrainState;
@@ -77,14 +79,17 @@ pub fn load(run: &Path, model: &Transformer, optimizer: &Optimizer, tell: Tell<'
         tell(Notice::Info("the run has no checkpoint yet: starting at update 0".to_owned()));
         return Ok(None);
     };
-    load_from(&directory, model, optimizer)?;
+    load_from(&directory, &state, model, optimizer)?;
     tell(Notice::Info(format!("resuming at update {}", state.step)));
     Ok(Some(state))
 }
 
-fn load_from(directory: &Path, model: &Transformer, optimizer: &Optimizer) -> Result<()> {
+fn load_from(directory: &Path, state: &TrainState, model: &Transformer, optimizer: &Optimizer) -> Result<()> {
     load_parameters(&directory.join(checkpoint::MODEL_FILE), model)?;
-    load_optimizer(&directory.join(checkpoint::OPTIMIZER_FILE), optimizer, model.parameters())
+    if let Some(low_rank) = optimizer.low_rank() {
+        load_base(directory, low_rank, model.parameters())?;
+    }
+    load_optimizer(directory, state, optimizer, model.parameters())
 }
 
 /// Loads the newest whole checkpoint that is sound, and removes those after it, so that a resume does not start from
@@ -107,7 +112,7 @@ pub fn go_back(
                 continue;
             }
         };
-        load_from(&directory, model, optimizer)?;
+        load_from(&directory, &state, model, optimizer)?;
         checkpoint::remove_after(writable, step, state.best.as_ref().map(|best| best.step))?;
         return Ok(Some(state));
     }
@@ -115,23 +120,46 @@ pub fn go_back(
 }
 
 /// Fills the optimizer's tensors, and its exponential average if there is one.
-fn load_optimizer(file: &Path, optimizer: &Optimizer, parameters: &Arc<Parameters>) -> Result<()> {
+fn load_optimizer(
+    directory: &Path,
+    state: &TrainState,
+    optimizer: &Optimizer,
+    parameters: &Arc<Parameters>,
+) -> Result<()> {
     if let Some(average) = optimizer.average() {
         // model.safetensors holds the average; the parameters being trained are stored with the moments.
         average.slice_set(parameters.values(), 0, 0)?;
     }
+    let before = optimizer.trained_before(&state.frozen());
     let tensors = optimizer.tensors();
-    let length = parameters.values().elem_count();
-    let shape = [length];
-    let slots: Vec<_> = tensors
-        .iter()
-        .enumerate()
-        .map(|(i, (name, _))| checkpoint::Slot { name, shape: &shape, offset: i * length })
-        .collect();
-    let mut flat = vec![0f32; tensors.len() * length];
-    checkpoint::load_into(file, &slots, &mut flat)?;
-    for ((_, tensor), values) in tensors.iter().zip(flat.chunks_exact(length)) {
-        change_on_host(tensor, |slice| slice.copy_from_slice(values))?;
+    let moments_before = |name: &str| before.as_ref().filter(|_| name.starts_with("adam."));
+    let lengths =
+        tensors.iter().map(|(name, tensor)| [moments_before(name).map_or(tensor.elem_count(), Trained::count)]);
+    let (lengths, mut next) = (lengths.collect::<Vec<_>>(), 0);
+    let slots = tensors.iter().zip(&lengths).map(|((name, _), shape)| {
+        let offset = next;
+        next += shape[0];
+        checkpoint::Slot { name, shape, offset }
+    });
+    let slots: Vec<_> = slots.collect();
+    let mut flat = vec![0f32; next];
+    checkpoint::load_into(&directory.join(checkpoint::OPTIMIZER_FILE), &slots, &mut flat)?;
+    for ((name, tensor), slot) in tensors.iter().zip(&slots) {
+        let values = &flat[slot.offset..][..slot.shape[0]];
+        let moved = moments_before(name).map(|before| optimizer.trained().moments_from(before, values));
+        change_on_host(tensor, |slice| slice.copy_from_slice(moved.as_deref().unwrap_or(values)))?;
     }
-    Ok(optimizer.clear_frozen_moments()?)
+    Ok(())
+}
+
+/// Fills what factors of low rank are added to.
+fn load_base(directory: &Path, low_rank: &LowRank, parameters: &Arc<Parameters>) -> Result<()> {
+    let run = checkpoint::run_and_step(directory).map_or(directory, |(run, _)| run);
+    let entries = parameters.entries();
+    let mut file = TensorFile::open(&run.join(checkpoint::BASE_FILE), &slots(entries))?;
+    low_rank.load(|name, base, _| {
+        let index = entries.iter().position(|entry| entry.name == name);
+        index.map_or(Ok(()), |index| file.read(index, 0, base))
+    })?;
+    file.finish()
 }

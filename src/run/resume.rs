@@ -29,7 +29,7 @@ pub fn begin(
     config: &Config,
     force: bool,
     model: &Transformer,
-    optimizer: &mut Optimizer,
+    optimizer: &Optimizer,
     text: &TextChecksums,
     tell: Tell<'_>,
 ) -> Result<(TrainState, bool)> {
@@ -41,7 +41,7 @@ pub fn begin(
         check_text(state, text, config, force, tell)?;
     } else if let Some(start) = Start::open(config)? {
         start.load(model, tell)?;
-        optimizer.begin_average()?;
+        optimizer.begin(config.train.seed)?;
         tell(Notice::Info(start.describe()));
     }
     let is_loaded = loaded.is_some();

@@ -13,12 +13,54 @@ use crate::checkpoint::{self, BEST, CHECKPOINTS, Elements, LAST, NamedTensor, Ru
 use crate::error::{Error, Result};
 use crate::model_dir::{Notices, named};
 use crate::notice::Notice;
-use crate::ops::params::Parameters;
+use crate::ops::low_rank::{Factor, SCALE};
+use crate::ops::memory::on_host;
+use crate::ops::params::{Entry, Parameters};
 use crate::run::lock::Lock;
 use crate::train::TrainConfig;
+use crate::train::optimizer::Optimizer;
 
 /// How long to wait before another attempt to write a checkpoint.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
+
+/// What a checkpoint has of the model.
+pub enum SavedModel {
+    /// All parameters that the model is judged by, and where each lies among them.
+    Whole(Vec<f32>, Arc<Parameters>),
+    /// Tensors with their names and shapes: those that are trained, and the factors of others.
+    Trained(Vec<(String, Vec<usize>, Vec<f32>)>),
+}
+
+impl SavedModel {
+    /// That of an optimizer's model.
+    pub fn copy(optimizer: &Optimizer, parameters: &Arc<Parameters>) -> Result<Self> {
+        let Some(low_rank) = optimizer.low_rank() else {
+            let values = on_host(optimizer.model_values(), |values| Ok(values.to_vec()))?;
+            return Ok(Self::Whole(values, parameters.clone()));
+        };
+        let mut tensors = on_host(parameters.values(), |values| {
+            let whole = parameters.entries().iter().filter(|entry| optimizer.trains_whole(entry));
+            let copy = |entry: &Entry| (entry.name.clone(), entry.shape.clone(), values[entry.range()].to_vec());
+            Ok(whole.map(copy).collect::<Vec<_>>())
+        })?;
+        low_rank.with_factors(|factors| {
+            let copy = |factor: Factor| (factor.name, factor.shape.to_vec(), factor.values.to_vec());
+            tensors.extend(factors.into_iter().map(copy));
+        })?;
+        tensors.push((SCALE.to_owned(), vec![1], vec![low_rank.scale()]));
+        Ok(Self::Trained(tensors))
+    }
+
+    fn named(&self) -> Vec<NamedTensor<'_>> {
+        match self {
+            Self::Whole(values, parameters) => named(parameters.entries(), values),
+            Self::Trained(tensors) => tensors
+                .iter()
+                .map(|(name, shape, values)| NamedTensor { name, shape, data: Elements::F32(values) })
+                .collect(),
+        }
+    }
+}
 
 /// One checkpoint, in memory.
 pub struct Snapshot {
@@ -32,11 +74,9 @@ pub struct Snapshot {
     pub step: u64,
     /// The updates of the best validations so far, which are kept, the best one first.
     pub best: Vec<u64>,
-    /// Where each parameter lies in `values`.
-    pub parameters: Arc<Parameters>,
-    /// The parameters that the model is judged by.
-    pub values: Vec<f32>,
-    /// The optimizer's tensors by name, each as long as `values`.
+    /// What its `model.safetensors` has.
+    pub model: SavedModel,
+    /// The optimizer's flat tensors by name.
     pub moments: Vec<(&'static str, Vec<f32>)>,
     /// `state.json`.
     pub state: Value,
@@ -67,14 +107,15 @@ impl Snapshot {
     }
 
     fn write_in_place(&self) -> Result<()> {
-        let length = [self.values.len()];
+        let lengths: Vec<[usize; 1]> = self.moments.iter().map(|(_, values)| [values.len()]).collect();
         let moments: Vec<NamedTensor> = self
             .moments
             .iter()
-            .map(|(name, values)| NamedTensor { name, shape: &length, data: Elements::F32(values) })
+            .zip(&lengths)
+            .map(|((name, values), shape)| NamedTensor { name, shape, data: Elements::F32(values) })
             .collect();
         let run = RunPath::following_links(&self.run, self.follow_links);
-        checkpoint::save(run, self.step, &named(self.parameters.entries(), &self.values), &moments, &self.state)?;
+        checkpoint::save(run, self.step, &self.model.named(), &moments, &self.state)?;
         checkpoint::set_pointer(&self.run, LAST, self.step)?;
         if self.best.first() == Some(&self.step) {
             checkpoint::set_pointer(&self.run, BEST, self.step)?;

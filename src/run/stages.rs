@@ -38,15 +38,16 @@ use crate::error::{Error, Result};
 use crate::escape::shown_path;
 use crate::gpu::Others;
 use crate::model::Transformer;
-use crate::model_dir::{Notices, Tell, vocabulary};
+use crate::model_dir::{Notices, Tell, named, vocabulary};
 use crate::notice::{Notice, grouped};
+use crate::ops::memory::on_host;
 use crate::ops::optimizer::Counts;
 use crate::ranks::Ranks;
 use crate::ranks::group::Group;
 use crate::report::events::Events;
 use crate::report::files;
 use crate::report::page::{self, Page};
-use crate::train::backend::Backend;
+use crate::train::backend::{Backend, not_of_low_rank};
 use crate::train::log::{self, Continuation, LOG_FILE, Log, Watcher};
 use crate::train::optimizer::Optimizer;
 use crate::train::profile::{Profile, Profiler};
@@ -117,6 +118,9 @@ impl Resolved {
         let texts = Texts::find(&config.data, request.offline)?;
         if let Some(group) = group.filter(|group| group.leads()) {
             group.wait()?;
+        }
+        if config.train.low_rank.is_some() && !device.is_cpu() {
+            return Err(not_of_low_rank());
         }
         if device.is_cpu() {
             memory::refuse_the_impossible(&config.model, config.tokenizer.vocab_size)?;
@@ -259,13 +263,16 @@ impl<'a> Prepared<'a> {
         let plan = Plan::new(config, &data)?;
         plan.warnings(config, resolved.device.is_cpu()).for_each(|text| tell(Notice::Warning(text)));
         model.initialise(config.train.seed)?;
-        let average = config.train.exponential_average;
-        let mut optimizer = Optimizer::new(&config.train.optimizer, model.parameters(), average)?;
+        let optimizer = Optimizer::of(&config.train, model.parameters())?;
         let resumed = old.is_some().then_some(&*resolved.run);
-        let (begun, is_loaded) = resume::begin(resumed, config, force, &model, &mut optimizer, &text, tell)?;
-        optimizer.freeze(&config.train.freeze)?;
-        if optimizer.frozen_count() > 0 {
-            let [frozen, all] = [optimizer.frozen_count(), parameters].map(grouped);
+        let (begun, is_loaded) = resume::begin(resumed, config, force, &model, &optimizer, &text, tell)?;
+        if let Some(low_rank) = optimizer.low_rank() {
+            let [trained, adapted, all] =
+                [optimizer.trained_count(), low_rank.base().elem_count(), parameters].map(grouped);
+            let text = format!("low rank: {trained} numbers are trained; factors change {adapted} of {all} parameters");
+            tell(Notice::Info(text));
+        } else if optimizer.trained_count() < parameters {
+            let [frozen, all] = [parameters - optimizer.trained_count(), parameters].map(grouped);
             tell(Notice::Info(format!("frozen: {frozen} of {all} parameters")));
         }
         let (state, recorded) = resume::adapt(begun, old.as_ref(), config, &data, text, force, tell)?;
@@ -345,11 +352,16 @@ impl<'a> Ready<'a> {
     /// Something cannot be written after all.
     pub fn begin(self) -> Result<Begun<'a>> {
         let Self { parts, changes, continuation, resumption } = self;
-        let Parts { resolved, surroundings, data, model, state, is_loaded, .. } = &parts;
+        let Parts { resolved, surroundings, data, model, optimizer, state, is_loaded, .. } = &parts;
         let (run, config, tell): (&Path, _, Tell<'_>) = (&resolved.run, &resolved.config, &*surroundings.tell);
         match resumption {
             Some(resumption) => resumption.persist()?,
             None => directory::start(run, config, &data.tokenizers)?,
+        }
+        if optimizer.low_rank().is_some() && !is_loaded {
+            let parameters = model.parameters();
+            let save = |values: &[f32]| Ok(checkpoint::save_base(run, &named(parameters.entries(), values)));
+            on_host(parameters.values(), save)??;
         }
         let writable = directory::writable(run, config);
         let total = (config.train.max_updates > 0).then_some(config.train.max_updates);

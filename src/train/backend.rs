@@ -6,12 +6,13 @@ use std::rc::Rc;
 
 use candle_core::Tensor;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::gpu;
 use crate::model::{Sequences, Transformer};
 use crate::ops::loss::{Sums, Targets};
+use crate::ops::low_rank::LowRank;
 use crate::ops::memory::{change_on_host, on_host};
-use crate::ops::optimizer::{self, AdamStep, Counts, Outcome};
+use crate::ops::optimizer::{self, AdamStep, Counts, Outcome, Trained};
 use crate::ops::{Mode, profile as counters};
 use crate::ranks::{Communicator, Ranks};
 
@@ -63,9 +64,22 @@ pub trait Backend {
     /// Decides from what was reduced whether the update is made, and what the gradient is multiplied with:
     /// [`optimizer::decide`].
     fn decide(&mut self, clip_norm: f64) -> Result<()>;
-    /// One Adam update of the flat parameters with their moments, if it is made; weight decay applies to the ranges
-    /// `decayed`, in order.
-    fn adam(&mut self, moments: [&Tensor; 2], step: &AdamStep, decayed: &[Range<usize>]) -> Result<()>;
+    /// One Adam update of the parameters that are trained with their moments, if it is made.
+    fn adam(&mut self, moments: [&Tensor; 2], step: &AdamStep, trained: &Trained) -> Result<()>;
+    /// Turns the gradients of matrices into those of their factors, which then count in [`Backend::decide`].
+    ///
+    /// # Errors
+    /// The device cannot do it.
+    fn factor_gradients(&mut self, _: &LowRank) -> Result<()> {
+        Err(not_of_low_rank())
+    }
+    /// One Adam update of factors with their moments, and of the matrices that are made of them, if it is made.
+    ///
+    /// # Errors
+    /// As there.
+    fn adam_of_factors(&mut self, _: &LowRank, _: [&Tensor; 2], _: &AdamStep) -> Result<()> {
+        Err(not_of_low_rank())
+    }
     /// Moves an average towards the parameters, if the update is made: average = decay · average + (1 - decay) ·
     /// parameters.
     fn average(&mut self, average: &Tensor, decay: f64) -> Result<()>;
@@ -88,6 +102,12 @@ pub trait Backend {
     fn ceilings(&mut self) -> Result<Option<Ceilings>>;
 }
 
+/// The error for factors on a device that has no operations for them.
+pub fn not_of_low_rank() -> Error {
+    Error::usage("`train.low_rank` is computed on the processor alone")
+        .help("set runtime.device = \"cpu\"; or leave `train.low_rank` out, and train all weights")
+}
+
 /// The model's own operations.
 pub struct Tape {
     model: Transformer,
@@ -95,6 +115,8 @@ pub struct Tape {
     communicator: Option<Rc<dyn Communicator>>,
     sums: Sums,
     counts: Counts,
+    /// Euclidean norm of the gradients of factors, if there are some.
+    factor_norm: f64,
     /// What the gradient is multiplied with; `None` if the update is not made.
     scale: Option<f64>,
     outcome: Option<Outcome>,
@@ -108,6 +130,7 @@ impl Tape {
             communicator: None,
             sums: Sums::default(),
             counts: Counts::default(),
+            factor_norm: 0.0,
             scale: None,
             outcome: None,
         }
@@ -126,7 +149,7 @@ impl Backend for Tape {
 
     fn begin(&mut self) -> Result<()> {
         let _timer = counters::phase("optimizer");
-        (self.sums, self.counts) = (Sums::default(), Counts::default());
+        (self.sums, self.counts, self.factor_norm) = (Sums::default(), Counts::default(), 0.0);
         Ok(self.model.parameters().clear_gradients()?)
     }
 
@@ -173,15 +196,25 @@ impl Backend for Tape {
     }
 
     fn decide(&mut self, clip_norm: f64) -> Result<()> {
-        let norm = optimizer::norm(self.model.parameters().gradients())?;
+        let norm = optimizer::norm(self.model.parameters().gradients())?.hypot(self.factor_norm);
         let (outcome, scale) = optimizer::decide(self.sums, self.counts, norm, clip_norm);
         (self.outcome, self.scale) = (Some(outcome), scale);
         Ok(())
     }
 
-    fn adam(&mut self, moments: [&Tensor; 2], step: &AdamStep, decayed: &[Range<usize>]) -> Result<()> {
+    fn adam(&mut self, moments: [&Tensor; 2], step: &AdamStep, trained: &Trained) -> Result<()> {
         let Some(scale) = self.scale else { return Ok(()) };
-        Ok(optimizer::adam_with_decay(self.model.parameters(), moments, scale, step, decayed)?)
+        Ok(optimizer::adam_of(self.model.parameters(), trained, moments, scale, step)?)
+    }
+
+    fn factor_gradients(&mut self, low_rank: &LowRank) -> Result<()> {
+        self.factor_norm = low_rank.take_gradients()?;
+        Ok(())
+    }
+
+    fn adam_of_factors(&mut self, low_rank: &LowRank, moments: [&Tensor; 2], step: &AdamStep) -> Result<()> {
+        let Some(scale) = self.scale else { return Ok(()) };
+        Ok(low_rank.adam(moments, scale, step)?)
     }
 
     fn average(&mut self, average: &Tensor, decay: f64) -> Result<()> {
@@ -264,8 +297,8 @@ impl Backend for OnGpu {
         self.engine.is_finite(tensors)
     }
 
-    fn adam(&mut self, moments: [&Tensor; 2], step: &AdamStep, decayed: &[Range<usize>]) -> Result<()> {
-        self.engine.adam(moments, step, decayed)
+    fn adam(&mut self, moments: [&Tensor; 2], step: &AdamStep, trained: &Trained) -> Result<()> {
+        self.engine.adam(moments, step, trained)
     }
 
     fn average(&mut self, average: &Tensor, decay: f64) -> Result<()> {

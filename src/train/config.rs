@@ -21,6 +21,9 @@ pub struct TrainConfig {
     pub init_layers: InitLayers,
     /// Parameters that stay as they are: parts of the model by name, such as `encoder` or `decoder.layers.0`.
     pub freeze: Vec<String>,
+    /// Instead of the weights, factors of low rank are trained.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub low_rank: Option<LowRankConfig>,
     /// The most padded tokens on the larger side of one micro-batch.
     pub batch_tokens: usize,
     /// Micro-batches in an update; the loss is divided by the update's target tokens, without padding.
@@ -64,6 +67,7 @@ impl Default for TrainConfig {
             init: None,
             init_layers: InitLayers::default(),
             freeze: Vec::new(),
+            low_rank: None,
             batch_tokens: 4096,
             accumulate: 1,
             max_updates: 100_000,
@@ -114,6 +118,38 @@ impl InitLayers {
     pub fn counts(&self, [encoder, decoder]: [usize; 2]) -> [usize; 2] {
         let count = |layers: &[usize], all| if layers.is_empty() { all } else { layers.len() };
         [count(&self.encoder, encoder), count(&self.decoder, decoder)]
+    }
+}
+
+/// `[train] low_rank`: only a change of low rank of some matrices is trained (LoRA): [`crate::ops::low_rank`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LowRankConfig {
+    /// The rank of the change.
+    pub rank: usize,
+    /// The change is multiplied by alpha / rank.
+    pub alpha: f64,
+    /// Which projections have one, by the last part of their names.
+    pub projections: Vec<String>,
+    /// Parts of the model that are trained whole, such as `source_embedding`.
+    pub also: Vec<String>,
+}
+
+/// The projections of a layer.
+pub const PROJECTIONS: [&str; 6] = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"];
+
+impl Default for LowRankConfig {
+    fn default() -> Self {
+        let projections = PROJECTIONS.map(str::to_owned).to_vec();
+        Self { rank: 16, alpha: 32.0, projections, also: Vec::new() }
+    }
+}
+
+impl LowRankConfig {
+    /// Whether the parameter of this name has a change of low rank.
+    pub fn adapts(&self, name: &str) -> bool {
+        let projection = name.strip_suffix(".weight").and_then(|name| name.rsplit('.').next());
+        projection.is_some_and(|projection| self.projections.iter().any(|wanted| wanted == projection))
     }
 }
 

@@ -4,7 +4,9 @@ use crate::device;
 use crate::error::{Error, Result};
 use crate::limits::LEAST_PIECES;
 use crate::model::{ModelConfig, PositionKind, Vocabulary, layout};
-use crate::train::TrainConfig;
+use crate::ops::params::ParameterLayout;
+use crate::train::optimizer::Training;
+use crate::train::{LowRankConfig, TrainConfig};
 
 /// Batches differ in shape, and the allocator keeps what earlier ones left: resident memory is about twice what one
 /// holds. Measured on tiny models with 768 to 4,096 tokens a batch.
@@ -24,16 +26,45 @@ fn position_tables(model: &ModelConfig) -> usize {
     }
 }
 
-/// Bytes of training with micro-batches of `tokens` padded tokens a side: parameters, gradients and moments; the copy
-/// of what a checkpoint holds, while it is written; tables of positions; what every sub-layer keeps for backward and
-/// needs while in it; the logits of one chunk of the loss; and the ids of all micro-batches of an update.
-pub fn estimate(
-    model: &ModelConfig,
-    train: &TrainConfig,
-    parameters: usize,
-    vocabulary: usize,
-    tokens: usize,
-) -> usize {
+/// Numbers of a model in training.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Its parameters.
+    pub parameters: usize,
+    /// Of these, those that `train.freeze` and `train.low_rank` leave unchanged.
+    pub frozen: usize,
+    /// Numbers that updates move: parameters, and factors of low rank.
+    pub trained: usize,
+    /// Those of matrices that have factors.
+    pub adapted: usize,
+}
+
+impl Counts {
+    /// Those of a model with these parameters.
+    pub fn of(parameters: &ParameterLayout, train: &TrainConfig) -> Self {
+        let mut counts = Self { parameters: parameters.total(), ..Self::default() };
+        for entry in parameters.entries() {
+            let low_rank = train.low_rank.as_ref();
+            let count = match (Training::of(&entry.name, &train.freeze, low_rank), low_rank) {
+                (Training::Frozen, _) => &mut counts.frozen,
+                (Training::LowRank, Some(low_rank)) => {
+                    let width = entry.shape.iter().fold(0usize, |sum, width| sum.saturating_add(*width));
+                    counts.trained = counts.trained.saturating_add(low_rank.rank.saturating_mul(width));
+                    &mut counts.adapted
+                }
+                _ => &mut counts.trained,
+            };
+            *count = count.saturating_add(entry.len());
+        }
+        counts
+    }
+}
+
+/// Bytes of training with micro-batches of `tokens` padded tokens a side: parameters, gradients, moments, and what
+/// factors are added to; the copy of what a checkpoint holds, while it is written; tables of positions; what every
+/// sub-layer keeps for backward and needs while in it; the logits of one chunk of the loss; and the ids of all
+/// micro-batches of an update.
+pub fn estimate(model: &ModelConfig, train: &TrainConfig, counts: Counts, vocabulary: usize, tokens: usize) -> usize {
     let (d, f) = (model.d_model, model.d_ff);
     let (keys, values) = (model.heads * model.d_k, model.heads * model.d_v);
     // Kept a token: packed projections, head outputs, output before the norm, and the tensor handed on.
@@ -46,24 +77,63 @@ pub fn estimate(
     let backward = (attention + cross).max(feed_forward) + 6 * d;
     let activations = tokens.saturating_mul(encoder + decoder + backward + 4 * d);
     let logits = tokens.min(1024) * vocabulary + 2 * vocabulary * d;
+    let Counts { parameters, trained, adapted, .. } = counts;
+    // A checkpoint has all parameters, or those that are trained.
+    let saved = if train.low_rank.is_some() { trained } else { parameters };
     // An average is one more copy, in training and in a checkpoint.
-    let average = usize::from(train.exponential_average > 0.0);
-    let of_optimizer = parameters.saturating_mul((4 + average) + (3 + average));
+    let averages = if train.exponential_average > 0.0 { parameters.saturating_mul(2) } else { 0 };
+    let of_optimizer = [parameters.saturating_mul(2), trained.saturating_mul(4), adapted, saved, averages]
+        .into_iter()
+        .fold(0, usize::saturating_add);
     let numbers = activations.saturating_add(logits).saturating_mul(REUSE).saturating_add(of_optimizer);
     let numbers = numbers.saturating_add(position_tables(model));
     let ids = train.accumulate.saturating_mul(tokens).saturating_mul(TOKEN);
     numbers.saturating_mul(4).saturating_add(ids).saturating_add(PROCESS)
 }
 
-/// A warning, where training takes more than this machine's memory.
-pub fn warning(needed: usize) -> Option<String> {
+/// A warning, where training takes more than this machine's memory. `other` estimates another configuration; the
+/// warning names those that would fit.
+pub fn warning(needed: usize, train: &TrainConfig, other: impl Fn(&TrainConfig) -> usize) -> Option<String> {
     let memory = device::machine_memory().filter(|memory| needed as u64 > *memory)?;
-    Some(format!(
-        "training takes about {:.1} GiB of memory, and the machine has {:.1} GiB: lower train.batch_tokens, and raise \
-         train.accumulate by the same factor",
+    Some(advice(needed, memory, train, other))
+}
+
+/// The fewest tokens of a micro-batch that are advised: smaller ones make training slow.
+const LEAST_TOKENS: usize = 256;
+
+fn advice(needed: usize, memory: u64, train: &TrainConfig, other: impl Fn(&TrainConfig) -> usize) -> String {
+    let smaller = |train: &TrainConfig| {
+        let halved = std::iter::successors(Some(train.clone()), |train| {
+            let next = TrainConfig {
+                batch_tokens: train.batch_tokens / 2,
+                accumulate: train.accumulate.checked_mul(2)?,
+                ..train.clone()
+            };
+            (next.batch_tokens >= LEAST_TOKENS).then_some(next)
+        });
+        halved.map(|train| (other(&train), train)).find(|(bytes, _)| *bytes as u64 <= memory)
+    };
+    let may_adapt = train.init.is_some() && train.low_rank.is_none() && train.exponential_average == 0.0;
+    let adapted = may_adapt.then(|| TrainConfig { low_rank: Some(LowRankConfig::default()), ..train.clone() });
+    let found = [Some(train.clone()), adapted].into_iter().flatten().filter_map(|train| smaller(&train));
+    let named = found.map(|(bytes, fitting)| {
+        let mut keys = Vec::new();
+        if let Some(low_rank) = fitting.low_rank.as_ref().filter(|_| train.low_rank.is_none()) {
+            keys.push(format!("train.low_rank = {{ rank = {} }}", low_rank.rank));
+        }
+        if fitting.batch_tokens != train.batch_tokens {
+            let TrainConfig { batch_tokens, accumulate, .. } = fitting;
+            keys.push(format!("train.batch_tokens = {batch_tokens} and train.accumulate = {accumulate}"));
+        }
+        format!("{} would take about {:.1} GiB", keys.join(" with "), gibibytes(bytes))
+    });
+    let named = named.collect::<Vec<_>>().join("; ");
+    format!(
+        "training takes about {:.1} GiB of memory, and the machine has {:.1} GiB: {}",
         gibibytes(needed),
-        gibibytes(memory as usize)
-    ))
+        gibibytes(memory as usize),
+        if named.is_empty() { "make the model smaller" } else { &named }
+    )
 }
 
 /// Refuses a model whose parameters, gradients, moments and tables of positions alone, with the smallest vocabulary,
@@ -98,7 +168,7 @@ mod tests {
 
     fn bytes(model: ModelConfig, accumulate: usize) -> usize {
         let train = TrainConfig { accumulate, ..TrainConfig::default() };
-        estimate(&model, &train, 1_000_000, 1000, 4096)
+        estimate(&model, &train, Counts { parameters: 1_000_000, trained: 1_000_000, ..Counts::default() }, 1000, 4096)
     }
 
     #[test]
@@ -115,6 +185,38 @@ mod tests {
         };
         assert_eq!(learned(3024) - learned(1024), 2 * 2000 * 512);
         assert_eq!(bytes(ModelConfig::default(), 101) - bytes(ModelConfig::default(), 1), 100 * 4096 * 12);
+    }
+
+    #[test]
+    fn what_would_fit_is_named() {
+        let train = TrainConfig { init: Some("model".into()), batch_tokens: 1000, ..TrainConfig::default() };
+        // A byte a token, and 600 for moments that factors do not have.
+        let bytes = |train: &TrainConfig| train.batch_tokens + if train.low_rank.is_none() { 600 } else { 0 };
+        let advice = |memory| advice(bytes(&train), memory, &train, bytes);
+        let (batch, factors) =
+            ("train.batch_tokens = 500 and train.accumulate = 2 would", "train.low_rank = { rank = 16 } would");
+        let said = advice(1200);
+        assert!(said.contains(batch) && said.contains(factors), "{said}");
+        let said = advice(600);
+        let both = "train.low_rank = { rank = 16 } with train.batch_tokens = 500 and train.accumulate = 2 would";
+        assert!(said.contains(both) && said.matches("would").count() == 1, "{said}");
+        assert!(advice(100).ends_with("make the model smaller"));
+    }
+
+    #[test]
+    fn what_is_frozen_or_of_low_rank_has_fewer_moments() {
+        let any = Vocabulary { source: 8, target: 8, source_padding: 0, target_padding: 0 };
+        let model = ModelConfig::default();
+        let counts = |train: TrainConfig| Counts::of(&layout::layout(&model, any), &train);
+        let all = counts(TrainConfig::default());
+        assert_eq!((all.trained, all.frozen, all.adapted), (all.parameters, 0, 0));
+        let frozen = counts(TrainConfig { freeze: vec!["encoder".to_owned()], ..TrainConfig::default() });
+        assert!(frozen.frozen > 0 && frozen.trained + frozen.frozen == all.parameters);
+        let low_rank = LowRankConfig { rank: 4, projections: vec!["fc1".to_owned()], ..LowRankConfig::default() };
+        let low_rank = counts(TrainConfig { low_rank: Some(low_rank), ..TrainConfig::default() });
+        // Of 12 layers [2048, 512].
+        assert_eq!((low_rank.trained, low_rank.adapted), (12 * 4 * (2048 + 512), 12 * 2048 * 512));
+        assert_eq!(low_rank.adapted + low_rank.frozen, all.parameters);
     }
 
     /// The widest model that a configuration can state has more parameters than a number can hold.
@@ -134,7 +236,9 @@ mod tests {
         };
         let any = Vocabulary { source: 1 << 24, target: 1 << 24, source_padding: 0, target_padding: 0 };
         assert_eq!(layout::layout(&model, any).total(), usize::MAX);
-        assert_eq!(estimate(&model, &TrainConfig::default(), usize::MAX, 1 << 24, usize::MAX), usize::MAX);
+        let train = TrainConfig::default();
+        let counts = Counts::of(&layout::layout(&model, any), &train);
+        assert_eq!(estimate(&model, &train, counts, 1 << 24, usize::MAX), usize::MAX);
         let long = ModelConfig { max_length: 1 << 24, d_model: most, ..ModelConfig::default() };
         // It is known on the systems that tests run on.
         for model in [model, long].into_iter().filter(|_| device::machine_memory().is_some()) {

@@ -42,7 +42,7 @@ use backend::Backend;
 use best::Judge;
 use callbacks::Batches;
 pub use callbacks::{Callbacks, Score, StopReason, Validation};
-pub use config::{InitLayers, TrainConfig, ValidConfig, ValidMetric};
+pub use config::{InitLayers, LowRankConfig, PROJECTIONS, TrainConfig, ValidConfig, ValidMetric};
 use evaluate::Evaluator;
 use log::{Log, Progress};
 use optimizer::Optimizer;

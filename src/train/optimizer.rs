@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::key::{EPSILON, Kind as Holds, RATE_OR_0, Range as Bounds, Variant, key};
 use crate::model::layout::is_within;
-use crate::ops::memory::change_on_host;
-use crate::ops::optimizer::{self, AdamStep};
+use crate::ops::low_rank::LowRank;
+use crate::ops::optimizer::{self, AdamStep, Trained};
 use crate::ops::params::{Entry, Kind, Parameters};
 use crate::train::backend::Backend;
+use crate::train::{LowRankConfig, TrainConfig};
 
 /// `[train.optimizer]`: how gradients move parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -58,12 +59,13 @@ fn paper_eps() -> f64 {
 pub struct Optimizer {
     config: OptimizerConfig,
     parameters: Arc<Parameters>,
+    /// The moments of the parameters that are trained, and of factors of low rank behind them.
     first: Tensor,
     second: Tensor,
-    /// The parameters with weight decay, in order.
-    decayed: Vec<Range<usize>>,
-    /// The parameters that stay as they are, in order.
+    trained: Trained,
+    /// The parameters that have no gradient, in order.
     frozen: Vec<Range<usize>>,
+    low_rank: Option<LowRank>,
     average: Option<(Tensor, f64)>,
 }
 
@@ -79,62 +81,126 @@ fn ranges<'a>(entries: impl Iterator<Item = &'a Entry>) -> Vec<Range<usize>> {
     ranges
 }
 
+/// How a parameter is trained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Training {
+    /// Every number of it.
+    Whole,
+    /// By factors of low rank.
+    LowRank,
+    /// Not at all.
+    Frozen,
+}
+
+impl Training {
+    /// That of a parameter of this name.
+    pub fn of(name: &str, freeze: &[String], low_rank: Option<&LowRankConfig>) -> Self {
+        let is_in = |parts: &[String]| parts.iter().any(|part| is_within(name, part));
+        match low_rank {
+            _ if is_in(freeze) => Self::Frozen,
+            None => Self::Whole,
+            Some(low_rank) if is_in(&low_rank.also) => Self::Whole,
+            Some(low_rank) if low_rank.adapts(name) => Self::LowRank,
+            Some(_) => Self::Frozen,
+        }
+    }
+}
+
 impl Optimizer {
     /// Fresh state: all moments zero. `average_decay` > 0 keeps an exponential average of the parameters.
     pub fn new(config: &OptimizerConfig, parameters: &Arc<Parameters>, average_decay: f64) -> Result<Self> {
-        let OptimizerConfig::Adam { weight_decay, .. } = *config;
-        let weights = parameters.entries().iter().filter(|entry| entry.kind == Kind::Weight && weight_decay > 0.0);
-        let decayed = ranges(weights);
         let values = parameters.values();
         let average = (average_decay > 0.0).then(|| values.copy().map(|copy| (copy, average_decay))).transpose()?;
-        Ok(Self {
+        let none = Tensor::zeros(0, values.dtype(), values.device())?;
+        let optimizer = Self {
             config: config.clone(),
             parameters: parameters.clone(),
-            first: values.zeros_like()?,
-            second: values.zeros_like()?,
-            decayed,
+            first: none.clone(),
+            second: none,
+            trained: Trained::default(),
             frozen: Vec::new(),
+            low_rank: None,
             average,
-        })
+        };
+        optimizer.training(&[], None)
     }
 
-    /// Freezes some parts of the model: the caller is to clear their gradients ([`Self::frozen`]), so that Adam, whose
-    /// moments for them are zero, does not move them.
-    pub fn freeze(&mut self, parts: &[String]) -> Result<()> {
-        if parts.is_empty() {
-            return Ok(());
-        }
-        let is_frozen = |entry: &&Entry| parts.iter().any(|part| is_within(&entry.name, part));
+    /// As `[train]` says.
+    pub fn of(config: &TrainConfig, parameters: &Arc<Parameters>) -> Result<Self> {
+        Self::new(&config.optimizer, parameters, config.exponential_average)?
+            .training(&config.freeze, config.low_rank.as_ref())
+    }
+
+    /// With these parts of the model frozen, and others trained by factors of low rank: all moments are zero again. The
+    /// caller is to clear the gradients of what has none ([`Self::frozen`]).
+    pub fn training(self, freeze: &[String], low_rank: Option<&LowRankConfig>) -> Result<Self> {
+        let of = |entry: &Entry| Training::of(&entry.name, freeze, low_rank);
         let entries = self.parameters.entries();
-        self.frozen = ranges(entries.iter().filter(is_frozen));
-        let is_decayed = |entry: &&Entry| self.decayed.iter().any(|range| range.contains(&entry.offset));
-        self.decayed = ranges(entries.iter().filter(is_decayed).filter(|entry| !is_frozen(entry)));
-        self.clear_frozen_moments()
+        let trained = self.trained_without(&|entry| of(entry) != Training::Whole);
+        let frozen = ranges(entries.iter().filter(|entry| of(entry) == Training::Frozen));
+        let low_rank = low_rank.map(|low_rank| {
+            let adapted = entries.iter().filter(|entry| of(entry) == Training::LowRank);
+            LowRank::new(&self.parameters, adapted, low_rank.rank, low_rank.alpha)
+        });
+        let low_rank = low_rank.transpose()?;
+        let count = trained.count() + low_rank.as_ref().map_or(0, |low_rank| low_rank.factors().elem_count());
+        let values = self.parameters.values();
+        let moment = || Tensor::zeros(count, values.dtype(), values.device());
+        self.parameters.set_without_gradient(&frozen);
+        Ok(Self { first: moment()?, second: moment()?, trained, frozen, low_rank, ..self })
     }
 
-    /// Clears the moments of frozen parameters. Call it whenever moments were loaded.
-    pub fn clear_frozen_moments(&self) -> Result<()> {
-        if self.frozen.is_empty() {
-            return Ok(());
-        }
-        let clear = |values: &mut [f32]| self.frozen.iter().for_each(|range| values[range.clone()].fill(0.0));
-        [&self.first, &self.second].into_iter().try_for_each(|moment| change_on_host(moment, clear))
+    /// The parameters that are trained whole where some are not.
+    fn trained_without(&self, is_frozen: &dyn Fn(&Entry) -> bool) -> Trained {
+        let OptimizerConfig::Adam { weight_decay, .. } = self.config;
+        let trained = || self.parameters.entries().iter().filter(|entry| !is_frozen(entry));
+        let decayed = trained().filter(|entry| entry.kind == Kind::Weight && weight_decay > 0.0);
+        Trained { ranges: ranges(trained()), decayed: ranges(decayed) }
     }
 
-    /// The parameters that stay as they are, in order.
+    /// The parameters that are trained whole.
+    pub fn trained(&self) -> &Trained {
+        &self.trained
+    }
+
+    /// Those of a training with these frozen parts, without factors, if they were others.
+    pub fn trained_before(&self, freeze: &[String]) -> Option<Trained> {
+        let before = self.trained_without(&|entry| Training::of(&entry.name, freeze, None) != Training::Whole);
+        (self.low_rank.is_none() && before.ranges != self.trained.ranges).then_some(before)
+    }
+
+    /// The parameters that have no gradient, in order: those that stay as they are.
     pub fn frozen(&self) -> &[Range<usize>] {
         &self.frozen
     }
 
-    /// How many parameters are frozen.
-    pub fn frozen_count(&self) -> usize {
-        self.frozen.iter().map(Range::len).sum()
+    /// Whether every number of a parameter is trained.
+    pub fn trains_whole(&self, entry: &Entry) -> bool {
+        self.trained.ranges.iter().any(|range| range.contains(&entry.offset))
+    }
+
+    /// How many parameters are trained: numbers of factors, where there are some.
+    pub fn trained_count(&self) -> usize {
+        self.first.elem_count()
+    }
+
+    /// The factors of low rank, if there are some.
+    pub fn low_rank(&self) -> Option<&LowRank> {
+        self.low_rank.as_ref()
+    }
+
+    /// Takes the parameters as they are now as those that training begins with.
+    pub fn begin(&self, seed: u64) -> crate::error::Result<()> {
+        if let Some((average, _)) = &self.average {
+            average.slice_set(self.parameters.values(), 0, 0)?;
+        }
+        self.low_rank.as_ref().map_or(Ok(()), |low_rank| low_rank.begin(seed))
     }
 
     /// One update from the accumulated gradients times `scale`, by the model's own operations.
     pub fn step(&mut self, update: u64, learning_rate: f64, scale: f64) -> Result<()> {
         let step = self.adam_step(update, learning_rate);
-        optimizer::adam_with_decay(&self.parameters, [&self.first, &self.second], scale, &step, &self.decayed)?;
+        optimizer::adam_of(&self.parameters, &self.trained, [&self.first, &self.second], scale, &step)?;
         if let Some((average, decay)) = self.average_at(update) {
             optimizer::average(average, self.parameters.values(), decay)?;
         }
@@ -149,7 +215,12 @@ impl Optimizer {
         learning_rate: f64,
     ) -> crate::error::Result<()> {
         let step = self.adam_step(update, learning_rate);
-        backend.adam([&self.first, &self.second], &step, &self.decayed)?;
+        backend.adam([&self.first, &self.second], &step, &self.trained)?;
+        if let Some(low_rank) = &self.low_rank {
+            let (from, count) = (self.trained.count(), low_rank.factors().elem_count());
+            let [first, second] = [&self.first, &self.second].map(|moment| moment.narrow(0, from, count));
+            backend.adam_of_factors(low_rank, [&first?, &second?], &step)?;
+        }
         if let Some((average, decay)) = self.average_at(update) {
             backend.average(average, decay)?;
         }
@@ -168,17 +239,13 @@ impl Optimizer {
         self.average.as_ref().map(|(average, decay)| (average, at(*decay)))
     }
 
-    /// Makes the average equal to the parameters as they are now.
-    pub fn begin_average(&self) -> Result<()> {
-        self.average.as_ref().map_or(Ok(()), |(average, _)| average.slice_set(self.parameters.values(), 0, 0))
-    }
-
     /// What a checkpoint stores: named flat tensors.
     pub fn tensors(&self) -> Vec<(&'static str, &Tensor)> {
         let mut tensors = vec![("adam.first_moment", &self.first), ("adam.second_moment", &self.second)];
         if self.average.is_some() {
             tensors.push(("training.values", self.parameters.values()));
         }
+        tensors.extend(self.low_rank.as_ref().map(|low_rank| ("low_rank.factors", low_rank.factors())));
         tensors
     }
 
@@ -221,6 +288,7 @@ mod tests {
 
     use super::*;
     use crate::model::{ModelConfig, Transformer, Vocabulary};
+    use crate::ops::memory::change_on_host;
     use crate::train::backend::Tape;
 
     fn model() -> Transformer {
@@ -248,9 +316,13 @@ mod tests {
     #[test]
     fn what_is_frozen_has_no_momentum_left() {
         let model = model();
-        let mut optimizer = Optimizer::new(&OptimizerConfig::default(), model.parameters(), 0.0).unwrap();
-        optimizer.tensors().iter().for_each(|(_, moment)| fill(moment, 1.0));
-        optimizer.freeze(&["encoder".to_owned()]).unwrap();
+        let optimizer = Optimizer::new(&OptimizerConfig::default(), model.parameters(), 0.0).unwrap();
+        let all = vec![1.0; optimizer.trained_count()];
+        let mut optimizer = optimizer.training(&["encoder".to_owned()], None).unwrap();
+        let moments = optimizer.trained().moments_from(&optimizer.trained_before(&[]).unwrap(), &all);
+        for (_, moment) in optimizer.tensors() {
+            change_on_host(moment, |values| values.copy_from_slice(&moments)).unwrap();
+        }
         let before: Vec<f32> = model.parameters().values().to_vec1().unwrap();
         optimizer.step(1, 0.1, 1.0).unwrap();
         let after: Vec<f32> = model.parameters().values().to_vec1().unwrap();

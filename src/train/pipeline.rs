@@ -213,6 +213,9 @@ impl Trainer<'_> {
         let _timer = counters::phase("optimizer");
         self.backend.reduce(drawn.counts())?;
         self.backend.clear_gradients(self.optimizer.frozen())?;
+        if let Some(low_rank) = self.optimizer.low_rank() {
+            self.backend.factor_gradients(low_rank)?;
+        }
         self.backend.decide(self.config.clip_norm)?;
         let learning_rate = self.learning_rate(step);
         self.optimizer.step_with(&mut *self.backend, step, learning_rate)?;

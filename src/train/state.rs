@@ -87,6 +87,17 @@ impl TrainState {
         Progress { step: self.step, skipped: self.health.skipped, returns: self.health.returns }
     }
 
+    /// The parts that were frozen when it was trained.
+    pub fn frozen(&self) -> Vec<String> {
+        #[derive(Default, Deserialize)]
+        struct Frozen {
+            parts: Vec<String>,
+        }
+        let parts =
+            self.configuration.get("train.freeze").map(|parts| toml::from_str::<Frozen>(&format!("parts = {parts}")));
+        parts.and_then(std::result::Result::ok).unwrap_or_default().parts
+    }
+
     /// Why training should end here, if it should.
     pub fn end(&self, train: &TrainConfig, valid: &ValidConfig) -> Option<StopReason> {
         if train.max_updates > 0 && self.step >= train.max_updates {

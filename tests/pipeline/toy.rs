@@ -14,7 +14,7 @@ use mt::error::{Error, Result};
 use mt::model::{ModelConfig, Sequences, Transformer, Vocabulary};
 use mt::ops::Mode;
 use mt::ops::loss::{Sums, Targets};
-use mt::ops::optimizer::{AdamStep, Counts, Outcome};
+use mt::ops::optimizer::{AdamStep, Counts, Outcome, Trained};
 use mt::ranks::Communicator;
 use mt::rng::Stream;
 use mt::train::backend::{Backend, Ceilings, Tape};
@@ -97,8 +97,8 @@ impl Backend for Late {
         Ok(())
     }
 
-    fn adam(&mut self, moments: [&Tensor; 2], step: &AdamStep, decayed: &[Range<usize>]) -> Result<()> {
-        if self.stopped { Ok(()) } else { self.tape.adam(moments, step, decayed) }
+    fn adam(&mut self, moments: [&Tensor; 2], step: &AdamStep, trained: &Trained) -> Result<()> {
+        if self.stopped { Ok(()) } else { self.tape.adam(moments, step, trained) }
     }
 
     fn average(&mut self, average: &Tensor, decay: f64) -> Result<()> {

@@ -18,6 +18,7 @@ use crate::ops::Mode;
 use crate::rng;
 use crate::run::backend;
 use crate::run::plan::Plan;
+use crate::train::memory::Counts;
 use crate::train::split::{Limit, MicroBatch};
 use crate::train::{accumulate, memory, schedule};
 
@@ -113,9 +114,11 @@ impl Outlook {
     pub(super) fn in_words(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.warnings.iter().map(|text| format!("warning: {text}")).collect();
         lines.push(format!("data: {}", self.dropped));
-        let frozen = match self.plan.frozen {
-            0 => String::new(),
-            frozen => format!(", of which {} are frozen", grouped(frozen)),
+        let Counts { frozen, trained, adapted, .. } = self.plan.counts;
+        let frozen = match (adapted, frozen) {
+            (0, 0) => String::new(),
+            (0, frozen) => format!(", of which {} are frozen", grouped(frozen)),
+            _ => format!(", of which {} are changed by {} numbers of factors", grouped(adapted), grouped(trained)),
         };
         lines.extend(self.start.clone());
         lines.push(format!("parameters: {}{frozen}", grouped(self.plan.parameters.total())));

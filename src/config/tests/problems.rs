@@ -225,7 +225,7 @@ fn keys_that_do_not_go_together_are_refused() {
         ),
         (
             "[train]\nfreeze = [\"target_embedding\"]\n",
-            vec!["a.toml:2:10", "no matrix of its own (`model.tie` = \"all\")", "freeze \"source_embedding\""],
+            vec!["a.toml:2:10", "no matrix of its own (`model.tie` = \"all\")", "name \"source_embedding\""],
         ),
         (
             "[train]\nfreeze = [\"source_embedding\", \"encoder\", \"decoder\"]\n[model]\noutput_bias = false\n",

@@ -2,7 +2,7 @@
 
 use crate::data::{CorpusConfig, CorpusLocation, DataConfig, SetConfig};
 use crate::model::{ModelConfig, Preset};
-use crate::train::{ScheduleConfig, TrainConfig};
+use crate::train::{LowRankConfig, ScheduleConfig, TrainConfig};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fs;
@@ -194,6 +194,7 @@ fn full() -> Json {
     config.tokenizer.target_vocabulary = Some("vocab.de".into());
     config.model.preset = Some(Preset::Base);
     config.train.init = Some("imported".into());
+    config.train.low_rank = Some(LowRankConfig::default());
     let mut keys = serde_json::to_value(config).unwrap();
     let columns = CorpusLocation::Tsv { file: "a.tsv".into(), columns: [1, 2] };
     let tsv = serde_json::to_value(SetConfig::from(columns)).unwrap()["tsv"].take();

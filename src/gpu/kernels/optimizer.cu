@@ -62,8 +62,10 @@ struct Adam {
 
 // `bounds` are the places where weight decay begins and ends, alternately.
 KERNEL adam(float* values, const float* gradients, float* first, float* second, const Decision* decision, Adam step,
-            const unsigned long long* bounds, unsigned bound_count, unsigned long long count) {
+            const unsigned long long* bounds, unsigned bound_count, unsigned long long from, unsigned long long count) {
     if (!decision->is_made) return;
+    values += from;
+    gradients += from;
     const float scale = decision->scale;
     const size_t stride = size_t(gridDim.x) * blockDim.x;
     for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
@@ -72,11 +74,11 @@ KERNEL adam(float* values, const float* gradients, float* first, float* second, 
         const float v = step.beta2 * second[i] + step.rest2 * g * g;
         first[i] = m;
         second[i] = v;
-        // The number of bounds at or before i.
+        // The number of bounds at or before the parameter.
         unsigned before = 0;
         for (unsigned above = bound_count; before < above;) {
             const unsigned middle = (before + above) / 2;
-            if (bounds[middle] <= i) {
+            if (bounds[middle] <= from + i) {
                 before = middle + 1;
             } else {
                 above = middle;

@@ -1,6 +1,7 @@
 //! Adam, the norm of the gradient, and weights in the type of products: `kernels/optimizer.cu`.
 
 use std::ffi::c_void;
+use std::ops::Range;
 
 use super::Kernels;
 use crate::error::Result;
@@ -59,16 +60,17 @@ impl Kernels {
         }
     }
 
-    /// One Adam update of `count` parameters, if it is made. Weight decay begins and ends, alternately, at the
-    /// `bounds`.
+    /// One Adam update of a `range` of parameters, if it is made. Values and gradients are those of all parameters,
+    /// moments those of the range. Weight decay begins and ends, alternately, at the `bounds`.
     pub fn adam(
         &self,
         [values, gradients, first, second]: [Address; 4],
         decision: Address,
         step: AdamArgument,
         (bounds, bound_count): (Address, usize),
-        count: usize,
+        range: &Range<usize>,
     ) -> Result<()> {
+        let (from, count) = (range.start as u64, range.len());
         let bytes = 28 * count;
         let grid = [self.blocks(count.div_ceil(256), 32), 1, 1];
         let (bound_count, count) = (bound_count as u32, count as u64);
@@ -76,7 +78,7 @@ impl Kernels {
         unsafe {
             self.queue.launch(
                 &Launch { kernel: "adam", name: "adam", grid, threads: 256, shared: 0, work: Work::bytes(bytes) },
-                arguments![values, gradients, first, second, decision, step, bounds, bound_count, count],
+                arguments![values, gradients, first, second, decision, step, bounds, bound_count, from, count],
             )
         }
     }
