@@ -202,11 +202,8 @@ impl CustomOp1 for Fused {
         let (e, gradient) = (&self.embedding, gradient.contiguous()?);
         let d = e.table.dims()[1];
         with_slice(&gradient, |g| {
-            let scatter = |param: &Param, scale: f32, target_row: &(dyn Fn(usize) -> usize + Sync)| match param
-                .needs_gradient()
-            {
-                true => param.with_gradient(|target| scatter_rows(g, target, d, scale, e.dropout, target_row)),
-                false => Ok(()),
+            let scatter = |param: &Param, scale: f32, target_row: &(dyn Fn(usize) -> usize + Sync)| {
+                param.with_gradient(|target| scatter_rows(g, target, d, scale, e.dropout, target_row))
             };
             scatter(&e.table, e.scale, &|row| self.ids[row] as usize)?;
             match &e.positions {

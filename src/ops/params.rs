@@ -152,19 +152,26 @@ impl Parameters {
         self.values.device()
     }
 
-    /// Says which ranges, in order, need no gradient: fused operations on the processor then do not compute it.
+    /// Says which ranges, in order, need no gradient: on the processor, that of a parameter within one is not computed,
+    /// and takes no memory.
     pub fn set_without_gradient(&self, ranges: &[Range<usize>]) {
         *self.without_gradient.write().unwrap_or_else(PoisonError::into_inner) = ranges.to_vec();
     }
 
-    /// Sets all gradients to zero.
+    /// Sets the gradients to zero that anybody needs.
     pub fn clear_gradients(&self) -> Result<()> {
         let _timer = profile::operation("clear gradients", "", Work::floats(self.gradients.elem_count()));
-        if self.device().is_cpu() && self.gradients.dtype() == DType::F32 {
-            memory::with_slice_mut(&self.gradients, |g| g.par_chunks_mut(1 << 16).for_each(|g| g.fill(0.0)))
-        } else {
-            self.gradients.slice_set(&self.gradients.zeros_like()?, 0, 0)
+        if !self.device().is_cpu() || self.gradients.dtype() != DType::F32 {
+            return self.gradients.slice_set(&self.gradients.zeros_like()?, 0, 0);
         }
+        let unneeded = self.without_gradient.read().unwrap_or_else(PoisonError::into_inner);
+        memory::with_slice_mut(&self.gradients, |gradients| {
+            let starts = std::iter::once(0).chain(unneeded.iter().map(|range| range.end));
+            let ends = unneeded.iter().map(|range| range.start).chain([gradients.len()]);
+            for (start, end) in starts.zip(ends) {
+                gradients[start..end].par_chunks_mut(1 << 16).for_each(|g| g.fill(0.0));
+            }
+        })
     }
 
     /// A view that starts at the parameter `first` and takes as many of its neighbours as `shape` needs.
@@ -246,14 +253,20 @@ impl Param {
 
     /// Adds a gradient of this parameter's shape to the flat buffer, on any device.
     pub fn add_gradient(&self, gradient: &Tensor) -> Result<()> {
+        if !self.needs_gradient() {
+            return Ok(());
+        }
         let gradients = &self.owner.gradients;
         let sum =
             (gradients.narrow(0, self.offset, self.len())? + gradient.flatten_all()?.to_dtype(gradients.dtype())?)?;
         gradients.slice_set(&sum, 0, self.offset)
     }
 
-    /// Calls `f` with this parameter's part of the flat gradient buffer (CPU).
-    pub fn with_gradient<R>(&self, f: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
+    /// Calls `f` with this parameter's part of the flat gradient buffer (CPU), if somebody needs its gradient.
+    pub fn with_gradient(&self, f: impl FnOnce(&mut [f32])) -> Result<()> {
+        if !self.needs_gradient() {
+            return Ok(());
+        }
         memory::with_slice_mut(&self.owner.gradients.narrow(0, self.offset, self.len())?, f)
     }
 

@@ -73,11 +73,8 @@ impl Projection {
         }
     }
 
-    /// Adds dW = gᵀ·x to the gradients, if somebody needs it. g: [rows, out], x: [rows, in].
+    /// Adds dW = gᵀ·x to the gradients. g: [rows, out], x: [rows, in].
     pub(super) fn add_weight_gradient(&self, rows: usize, g: &[f32], x: &[f32]) -> Result<()> {
-        if !self.weight.needs_gradient() {
-            return Ok(());
-        }
         let precision = self.weight.precision();
         self.weight.with_gradient(|dw| transposed_product(g, x, rows, dw, true, precision))
     }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use candle_core::Tensor;
+use rayon::prelude::*;
 
 use crate::error::{Error, Result};
 use crate::gpu;
@@ -175,7 +176,15 @@ impl Backend for Tape {
         if of.is_empty() {
             return Ok(());
         }
-        let clear = |gradients: &mut [f32]| of.iter().for_each(|range| gradients[range.clone()].fill(0.0));
+        // Memory that was never written is not taken by reading it.
+        let clear_part = |part: &mut [f32]| {
+            if part.iter().any(|gradient| *gradient != 0.0) {
+                part.fill(0.0);
+            }
+        };
+        let clear = |gradients: &mut [f32]| {
+            of.iter().for_each(|range| gradients[range.clone()].par_chunks_mut(1 << 16).for_each(clear_part));
+        };
         Ok(change_on_host(self.model.parameters().gradients(), clear)?)
     }
 
