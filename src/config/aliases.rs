@@ -76,6 +76,10 @@ const KEYS: &[(&str, &[&str])] = &[
         "train.init",
         &["pretrained_model", "load_model", "restore_file", "finetune_from_model", "train_from", "load_params"],
     ),
+    ("train.low_rank.rank", &["lora_rank", "lora_r", "r"]),
+    ("train.low_rank.alpha", &["lora_alpha"]),
+    ("train.low_rank.projections", &["lora_layers", "target_modules"]),
+    ("train.low_rank.also", &["modules_to_save"]),
     ("train.batch_tokens", &["max_tokens", "max_tokens_per_batch", "mini_batch", "mini_batch_words", "batch_size"]),
     (
         "train.accumulate",
