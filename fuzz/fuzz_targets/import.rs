@@ -28,7 +28,7 @@ fuzz_target!(|input: (&str, &str, &str, &[u8])| {
     let names = import::Format::all().filter_map(import::Format::family).flat_map(|family| family.files());
     for name in names.filter(|name| !name.ends_with("_config.json")) {
         let text = if name.ends_with(".json") { vocabulary } else { decoder };
-        write(name, if name == import::transformers::WEIGHTS { bytes } else { text.as_bytes() });
+        write(name, if name == import::hf::WEIGHTS { bytes } else { text.as_bytes() });
     }
     let _ = import::import(folder.path());
 });
