@@ -160,6 +160,11 @@ fn what_does_not_fit_together_is_said() {
     let keys = sets(&[&KEYS[..], &["train.max_updates=4", "train.low_rank.rank=8"]].concat());
     let args = ["train", "--config", "small.toml", "--run-dir", "tuned", "--resume", "-q"];
     transcript.messages(&[&args[..], &keys].concat());
+    transcript.note("a run goes on without its factors");
+    transcript.messages(&[&args[..], &sets(&["train.init=runs/small", "train.max_updates=4"])].concat());
+    transcript.note("other parts are frozen");
+    let keys = sets(&[&KEYS[..], &["train.max_updates=4", "train.freeze=[\"encoder\"]"]].concat());
+    transcript.messages(&[&args[..], &["--force"], &keys].concat());
     let whole = std::fs::read(&base).unwrap();
     std::fs::write(&base, &whole[..whole.len() - 4]).unwrap();
     transcript.note("a damaged base");

@@ -527,6 +527,16 @@ fn what_is_frozen_stays_when_a_run_goes_back() {
         let same = tensor.data() == after.tensor(&name).unwrap().data();
         assert!(same || !name.starts_with("encoder."), "{name}");
     }
+    // The checkpoint of update 4 was written again, without moments of what is frozen now: a run goes on from that, too.
+    for step in ["step-00000005", "step-00000006"] {
+        let _ = std::fs::remove_dir_all(project.path(&format!("runs/small/checkpoints/{step}")));
+    }
+    let _ = std::fs::remove_file(project.path("runs/small/model.safetensors"));
+    let rate = ["--set", "train.schedule.learning_rate=1e-3"];
+    let args = ["train", "--config", "small.toml", "--resume", "--force"];
+    let output = project.mt(&[&args[..], &more, &rate].concat());
+    succeeds(&output);
+    assert!(stderr(&output).contains("resuming at update 4"), "{}", stderr(&output));
 }
 
 /// The norm by which a gradient is clipped is that of what is trained: frozen parts take nothing of it.

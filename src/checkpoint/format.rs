@@ -4,8 +4,8 @@
 //! tensor straight into the caller's flat buffer. Everything is `f32`, little-endian, in the order given; but in a
 //! quantised model a matrix [n, k] may hold 8-bit integers, with a tensor NAME_scale [n]: the value of 1 in each row.
 //!
-//! A checkpoint of a training by factors of low rank has only what is trained: tensors, factors of matrices
-//! ([`crate::ops::low_rank`]), and their scale. What it has not, the run's [`BASE_FILE`] has.
+//! A checkpoint of a training with low-rank factors has only what is trained; the other parameters are in a file of its
+//! run: [`super::factors`].
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -16,13 +16,12 @@ use std::sync::Arc;
 use safetensors::tensor::{Dtype, TensorInfo};
 
 use super::disk::{self, HashingFile};
+use super::factors::{self, Factors};
 use super::header::{self, Header, LENGTH_BYTES, METADATA_KEY};
 use super::manifest::FileEntry;
-use super::{BASE_FILE, run_and_step};
 use crate::error::{Error, Result};
 use crate::escape::in_one_line;
 use crate::file;
-use crate::ops::low_rank::{SCALE, add_row, name_of_a, name_of_b};
 use crate::ops::matmul::int8::{Quantised, Values};
 
 /// Elements converted at a time: the bytes stay in the second-level cache.
@@ -97,7 +96,7 @@ impl Slot<'_> {
     }
 }
 
-fn elements(shape: &[usize]) -> Option<usize> {
+pub(super) fn elements(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1usize, |n, &size| n.checked_mul(size))
 }
 
@@ -206,22 +205,22 @@ pub fn load_into(file: &Path, layout: &[Slot], flat: &mut [f32]) -> Result<()> {
 
 /// Where a slot's data lies in the file.
 #[derive(Debug)]
-enum Stored {
+pub(super) enum Stored {
     /// Floats, beginning here.
     F32(u64),
     /// Integers, beginning here; and the scales of the rows, with the length of a row.
     I8 { begin: u64, scales: Vec<f32>, columns: usize },
     /// As the base has it.
     Base,
-    /// As the base has it, and factors A and B, with the length of a row.
-    LowRank { a: Vec<f32>, b: Vec<f32>, columns: usize },
+    /// As the base has it, and factors that change it.
+    Factors(Factors),
 }
 
 impl Stored {
     fn begin(&self) -> u64 {
         match self {
             Self::F32(begin) | Self::I8 { begin, .. } => *begin,
-            Self::Base | Self::LowRank { .. } => 0,
+            Self::Base | Self::Factors(_) => 0,
         }
     }
 }
@@ -229,14 +228,14 @@ impl Stored {
 /// An open tensor file, matched with a layout.
 #[derive(Debug)]
 pub struct TensorFile {
-    data: Data,
+    pub(super) data: Data,
     /// One per slot; `None` if its tensor does not fit.
     stored: Vec<Option<Stored>>,
     /// Elements of each slot.
     sizes: Vec<usize>,
-    problems: Vec<String>,
-    /// If the file has only what is trained: the base, and the scale of factors.
-    base: Option<(Box<TensorFile>, f32)>,
+    pub(super) problems: Vec<String>,
+    /// If the file has only what is trained: the file with the other parameters.
+    base: Option<Box<TensorFile>>,
 }
 
 impl TensorFile {
@@ -264,21 +263,12 @@ impl TensorFile {
             base: None,
         };
         let mut expected = HashSet::new();
-        if let (Some(info), Some((run, _))) = (by_name.get(SCALE), path.parent().and_then(run_and_step)) {
-            let mut scale = [0f32];
-            let begin = fit(&Slot { name: SCALE, shape: &[1], offset: 0 }, Some(info));
-            match begin {
-                Ok(begin) => this.data.floats(begin, &mut scale)?,
-                Err(problem) => this.problems.push(problem),
-            }
-            this.note_non_finite(SCALE, non_finite(&scale));
-            expected.insert(SCALE.to_owned());
-            let base = Self::open(&run.join(BASE_FILE), layout)?;
-            base.check()?;
-            this.base = Some((Box::new(base), scale[0]));
+        let scale = this.scale(&by_name, &mut expected)?;
+        if scale.is_some() {
+            this.base = factors::open_base(path, layout)?.map(Box::new);
         }
         for slot in layout {
-            let found = this.find(slot, &by_name, &mut expected)?;
+            let found = this.find(slot, &by_name, scale, &mut expected)?;
             this.problems.extend(found.as_ref().err().cloned());
             this.stored.push(found.ok());
         }
@@ -308,12 +298,13 @@ impl TensorFile {
         &mut self,
         slot: &Slot,
         tensors: &HashMap<&str, &TensorInfo>,
+        scale: Option<f32>,
         expected: &mut HashSet<String>,
     ) -> Result<std::result::Result<Stored, String>> {
         expected.insert(slot.name.to_owned());
         let info = tensors.get(slot.name).copied();
-        if info.is_none() && self.base.is_some() {
-            return self.find_in_base(slot, tensors, expected);
+        if let (None, Some(scale), Some(_)) = (info, scale, &self.base) {
+            return self.find_factors(slot, tensors, scale, expected);
         }
         let (rows, columns, info) = match (slot.shape, info) {
             (&[rows, columns], Some(info)) if info.dtype == Dtype::I8 && info.shape == slot.shape => {
@@ -333,37 +324,6 @@ impl TensorFile {
             }
             Err(problem) => Err(problem),
         })
-    }
-
-    /// As [`Self::find`], of a slot that the file has not: the base has it, and the file may have its factors.
-    fn find_in_base(
-        &mut self,
-        slot: &Slot,
-        tensors: &HashMap<&str, &TensorInfo>,
-        expected: &mut HashSet<String>,
-    ) -> Result<std::result::Result<Stored, String>> {
-        let names = [name_of_a(slot.name), name_of_b(slot.name)];
-        let [a, b] = [&names[0], &names[1]].map(|name| tensors.get(name.as_str()).copied());
-        if a.is_none() && b.is_none() {
-            return Ok(Ok(Stored::Base));
-        }
-        let (&[rows, columns], Some(&[rank, _])) = (slot.shape, a.map(|info| &info.shape[..])) else {
-            return Ok(Err(format!("`{}` cannot have such factors", slot.name)));
-        };
-        let mut factors = Vec::with_capacity(2);
-        for (name, shape, info) in [(&names[0], [rank, columns], a), (&names[1], [rows, rank], b)] {
-            expected.insert(name.clone());
-            let begin = match fit(&Slot { name, shape: &shape, offset: 0 }, info) {
-                Ok(begin) => begin,
-                Err(problem) => return Ok(Err(problem)),
-            };
-            let mut values = vec![0f32; elements(&shape).unwrap_or(0)];
-            self.data.floats(begin, &mut values)?;
-            self.note_non_finite(name, non_finite(&values));
-            factors.push(values);
-        }
-        let [a, b] = [factors.swap_remove(0), factors.swap_remove(0)];
-        Ok(Ok(Stored::LowRank { a, b, columns }))
     }
 
     /// Whether any of the tensors are 8-bit integers.
@@ -389,19 +349,10 @@ impl TensorFile {
                     }
                 })
             }
-            Some(Some(Stored::Base)) => self.base.as_mut().map_or(Ok(()), |(base, _)| base.read(i, from, out)),
-            Some(Some(Stored::LowRank { a, b, columns })) => {
-                let (Some((base, scale)), rank) = (&mut self.base, a.len() / columns) else { return Ok(()) };
-                base.read(i, from, out)?;
-                let mut element = from;
-                let mut left = out;
-                while !left.is_empty() {
-                    let (row, column) = (element / columns, element % columns);
-                    let (part, rest) = left.split_at_mut((columns - column).min(left.len()));
-                    element += part.len();
-                    add_row(part, &b[row * rank..][..rank], a, *columns, column, *scale);
-                    left = rest;
-                }
+            Some(Some(Stored::Base)) => self.base.as_mut().map_or(Ok(()), |base| base.read(i, from, out)),
+            Some(Some(Stored::Factors(factors))) => {
+                self.base.as_mut().map_or(Ok(()), |base| base.read(i, from, out))?;
+                factors.add_to(out, from);
                 Ok(())
             }
             _ => Ok(()),
@@ -466,7 +417,7 @@ impl TensorFile {
 
 /// The part of the file after the header.
 #[derive(Debug)]
-struct Data {
+pub(super) struct Data {
     /// Several readers may share it, so each read gives its offset.
     file: Arc<File>,
     path: PathBuf,
@@ -477,7 +428,7 @@ struct Data {
 
 impl Data {
     /// Fills `out` with floats, starting at byte `begin` of the data.
-    fn floats(&mut self, begin: u64, out: &mut [f32]) -> Result<()> {
+    pub(super) fn floats(&mut self, begin: u64, out: &mut [f32]) -> Result<()> {
         let read_error = |error| Error::io("read the tensors", &self.path, error);
         let mut from = self.start + begin;
         for chunk in out.chunks_mut(CHUNK) {
@@ -507,7 +458,7 @@ impl Data {
 }
 
 /// Where the tensor begins in the data, if it fits the slot.
-fn fit(slot: &Slot, info: Option<&TensorInfo>) -> std::result::Result<u64, String> {
+pub(super) fn fit(slot: &Slot, info: Option<&TensorInfo>) -> std::result::Result<u64, String> {
     let Slot { name, shape, .. } = slot;
     match info {
         None => Err(format!("missing: `{name}` {shape:?}")),

@@ -178,13 +178,13 @@ impl LowRank {
                     for matrix in &self.matrices {
                         let (rows, columns) = (matrix.rows, matrix.columns);
                         let (of_matrix, split) = (&mut all[matrix.values.clone()], matrix.split(self.rank));
-                        of_matrix.par_chunks_mut(columns).for_each(|row| row.iter_mut().for_each(|g| *g *= self.scale));
                         let (a, b) = factors[matrix.factors.clone()].split_at(split);
                         let (of_a, of_b) = gradients[matrix.factors.clone()].split_at_mut(split);
                         transposed_product(b, of_matrix, rows, of_a, false, Precision::F32);
                         Packed::transposed(a, self.rank, columns, Precision::F32).product(of_matrix, of_b, false);
-                        of_matrix.fill(0.0);
+                        of_matrix.par_chunks_mut(columns).for_each(|row| row.fill(0.0));
                     }
+                    gradients.iter_mut().for_each(|g| *g *= self.scale);
                 })
             })
         })??;

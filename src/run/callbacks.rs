@@ -105,7 +105,8 @@ impl Callbacks for RunCallbacks<'_> {
             Some((step, record)) if *step == state.step => record.clone(),
             _ => record::recorded_values(self.config),
         };
-        let state = TrainState { configuration, ..state.clone() };
+        let frozen = self.config.train.freeze.clone();
+        let state = TrainState { configuration, frozen, ..state.clone() };
         // The previous one is in memory until it is written, and there may be no room for two.
         self.saver.finish()?;
         let copy = |tensor: &Tensor| on_host(tensor, |values| Ok(values.to_vec()));

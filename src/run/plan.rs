@@ -9,7 +9,7 @@ use crate::model::layout;
 use crate::model_dir::vocabulary;
 use crate::notice::grouped;
 use crate::ops::params::ParameterLayout;
-use crate::train::memory::Counts;
+use crate::train::memory::Sizes;
 use crate::train::{TrainConfig, memory};
 
 /// Refuses more ranks than an update has micro-batches; returns a warning where some ranks have fewer than others.
@@ -60,7 +60,7 @@ pub struct Plan {
     /// Its target subwords.
     pub target_tokens: usize,
     /// How many of them are trained, and how.
-    pub counts: Counts,
+    pub sizes: Sizes,
     /// Micro-batches per epoch, about.
     pub batches_per_epoch: usize,
     /// Updates per epoch, about.
@@ -86,23 +86,32 @@ impl Plan {
         let [source_tokens, target_tokens] = data.corpus.token_counts().map(|count| count as usize);
         let bytes = |train: &TrainConfig| {
             let (rows, tokens) = batches::largest_shape(data, train.batch_tokens);
-            let counts = Counts::of(&parameters, train);
-            memory::estimate(&config.model, train, counts, vocabulary.target, rows * tokens)
+            memory::estimate(&config.model, train, Sizes::of(&parameters, train), vocabulary.target, rows * tokens)
         };
         let memory_bytes = bytes(train);
         let memory_warning = memory::warning(memory_bytes, train, bytes);
-        let counts = Counts::of(&parameters, train);
         Ok(Self {
+            sizes: Sizes::of(&parameters, train),
             parameters,
             source_tokens,
             target_tokens,
-            counts,
             batches_per_epoch,
             updates_per_epoch,
             updates: limits.into_iter().filter(|limit| *limit > 0).min(),
             memory_bytes,
             memory_warning,
         })
+    }
+
+    /// What is trained, if that is not every parameter.
+    pub fn training(&self) -> Option<String> {
+        let Sizes { parameters, frozen, trained, adapted } = self.sizes;
+        let [all, frozen, trained, changed] = [parameters, frozen, trained, adapted].map(grouped);
+        match (adapted, self.sizes.frozen) {
+            (0, 0) => None,
+            (0, _) => Some(format!("frozen: {frozen} of {all} parameters")),
+            _ => Some(format!("low-rank factors change {changed} of {all} parameters; {trained} numbers are trained")),
+        }
     }
 
     /// Warnings about too little memory, if training `is_on_host`, about updates larger than the text, and about

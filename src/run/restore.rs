@@ -130,7 +130,12 @@ fn load_optimizer(
         // model.safetensors holds the average; the parameters being trained are stored with the moments.
         average.slice_set(parameters.values(), 0, 0)?;
     }
-    let before = optimizer.trained_before(&state.frozen());
+    let before = optimizer.trained_before(&state.frozen);
+    if before.is_some() && optimizer.low_rank().is_some() {
+        let error =
+            Error::failure("the run has low-rank factors, which belong to its `train.freeze`, and this is another");
+        return Err(error.at(directory).help("restore `train.freeze`, or start another run with --run-dir"));
+    }
     let tensors = optimizer.tensors();
     let moments_before = |name: &str| before.as_ref().filter(|_| name.starts_with("adam."));
     let lengths =

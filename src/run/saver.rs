@@ -1,7 +1,7 @@
 //! Checkpoints written while training goes on: the loop waits for a copy in memory, and for the previous save if that
 //! is not done yet; hashing, writing and syncing happen on another thread.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{Builder, JoinHandle};
@@ -60,6 +60,14 @@ impl SavedModel {
                 .collect(),
         }
     }
+}
+
+/// Writes the parameters that the checkpoints of a run with low-rank factors do not hold.
+///
+/// # Errors
+/// They cannot be written.
+pub fn save_base(run: &Path, parameters: &Parameters) -> Result<()> {
+    on_host(parameters.values(), |values| Ok(checkpoint::save_base(run, &named(parameters.entries(), values))))?
 }
 
 /// One checkpoint, in memory.

@@ -25,7 +25,7 @@ use super::finish::Final;
 use super::lock::Lock;
 use super::plan::Plan;
 use super::request::RunRequest;
-use super::saver::Saver;
+use super::saver::{self, Saver};
 use super::training_data::{self, Meter, Preparation};
 use super::validator::Validator;
 use super::{Stop, backend, compare, follower, init, plan, restore, resume};
@@ -38,16 +38,15 @@ use crate::error::{Error, Result};
 use crate::escape::shown_path;
 use crate::gpu::Others;
 use crate::model::Transformer;
-use crate::model_dir::{Notices, Tell, named, vocabulary};
+use crate::model_dir::{Notices, Tell, vocabulary};
 use crate::notice::{Notice, grouped};
-use crate::ops::memory::on_host;
 use crate::ops::optimizer::Counts;
 use crate::ranks::Ranks;
 use crate::ranks::group::Group;
 use crate::report::events::Events;
 use crate::report::files;
 use crate::report::page::{self, Page};
-use crate::train::backend::{Backend, not_of_low_rank};
+use crate::train::backend::{Backend, needs_processor};
 use crate::train::log::{self, Continuation, LOG_FILE, Log, Watcher};
 use crate::train::optimizer::Optimizer;
 use crate::train::profile::{Profile, Profiler};
@@ -120,7 +119,7 @@ impl Resolved {
             group.wait()?;
         }
         if config.train.low_rank.is_some() && !device.is_cpu() {
-            return Err(not_of_low_rank());
+            return Err(needs_processor());
         }
         if device.is_cpu() {
             memory::refuse_the_impossible(&config.model, config.tokenizer.vocab_size)?;
@@ -266,15 +265,7 @@ impl<'a> Prepared<'a> {
         let optimizer = Optimizer::of(&config.train, model.parameters())?;
         let resumed = old.is_some().then_some(&*resolved.run);
         let (begun, is_loaded) = resume::begin(resumed, config, force, &model, &optimizer, &text, tell)?;
-        if let Some(low_rank) = optimizer.low_rank() {
-            let [trained, adapted, all] =
-                [optimizer.trained_count(), low_rank.base().elem_count(), parameters].map(grouped);
-            let text = format!("low rank: {trained} numbers are trained; factors change {adapted} of {all} parameters");
-            tell(Notice::Info(text));
-        } else if optimizer.trained_count() < parameters {
-            let [frozen, all] = [parameters - optimizer.trained_count(), parameters].map(grouped);
-            tell(Notice::Info(format!("frozen: {frozen} of {all} parameters")));
-        }
+        plan.training().into_iter().for_each(|text| tell(Notice::Info(text)));
         let (state, recorded) = resume::adapt(begun, old.as_ref(), config, &data, text, force, tell)?;
         if state.health.has_gone_back() {
             let rate = state.health.rate;
@@ -359,9 +350,7 @@ impl<'a> Ready<'a> {
             None => directory::start(run, config, &data.tokenizers)?,
         }
         if optimizer.low_rank().is_some() && !is_loaded {
-            let parameters = model.parameters();
-            let save = |values: &[f32]| Ok(checkpoint::save_base(run, &named(parameters.entries(), values)));
-            on_host(parameters.values(), save)??;
+            saver::save_base(run, model.parameters())?;
         }
         let writable = directory::writable(run, config);
         let total = (config.train.max_updates > 0).then_some(config.train.max_updates);

@@ -72,14 +72,14 @@ pub trait Backend {
     /// # Errors
     /// The device cannot do it.
     fn factor_gradients(&mut self, _: &LowRank) -> Result<()> {
-        Err(not_of_low_rank())
+        Err(needs_processor())
     }
     /// One Adam update of factors with their moments, and of the matrices that are made of them, if it is made.
     ///
     /// # Errors
     /// As there.
     fn adam_of_factors(&mut self, _: &LowRank, _: [&Tensor; 2], _: &AdamStep) -> Result<()> {
-        Err(not_of_low_rank())
+        Err(needs_processor())
     }
     /// Moves an average towards the parameters, if the update is made: average = decay · average + (1 - decay) ·
     /// parameters.
@@ -103,9 +103,9 @@ pub trait Backend {
     fn ceilings(&mut self) -> Result<Option<Ceilings>>;
 }
 
-/// The error for factors on a device that has no operations for them.
-pub fn not_of_low_rank() -> Error {
-    Error::usage("`train.low_rank` is computed on the processor alone")
+/// The error for low-rank factors on a device other than the processor.
+pub fn needs_processor() -> Error {
+    Error::usage("`train.low_rank` needs the processor: no GPU can train low-rank factors yet")
         .help("set runtime.device = \"cpu\"; or leave `train.low_rank` out, and train all weights")
 }
 

@@ -28,7 +28,7 @@ fn position_tables(model: &ModelConfig) -> usize {
 
 /// Numbers of a model in training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct Sizes {
     /// Its parameters.
     pub parameters: usize,
     /// Of these, those that `train.freeze` and `train.low_rank` leave unchanged.
@@ -39,7 +39,7 @@ pub struct Counts {
     pub adapted: usize,
 }
 
-impl Counts {
+impl Sizes {
     /// Those of a model with these parameters.
     pub fn of(parameters: &ParameterLayout, train: &TrainConfig) -> Self {
         let mut counts = Self { parameters: parameters.total(), ..Self::default() };
@@ -64,7 +64,7 @@ impl Counts {
 /// factors are added to; the copy of what a checkpoint holds, while it is written; tables of positions; what every
 /// sub-layer keeps for backward and needs while in it; the logits of one chunk of the loss; and the ids of all
 /// micro-batches of an update.
-pub fn estimate(model: &ModelConfig, train: &TrainConfig, counts: Counts, vocabulary: usize, tokens: usize) -> usize {
+pub fn estimate(model: &ModelConfig, train: &TrainConfig, counts: Sizes, vocabulary: usize, tokens: usize) -> usize {
     let (d, f) = (model.d_model, model.d_ff);
     let (keys, values) = (model.heads * model.d_k, model.heads * model.d_v);
     // Kept a token: packed projections, head outputs, output before the norm, and the tensor handed on.
@@ -77,7 +77,7 @@ pub fn estimate(model: &ModelConfig, train: &TrainConfig, counts: Counts, vocabu
     let backward = (attention + cross).max(feed_forward) + 6 * d;
     let activations = tokens.saturating_mul(encoder + decoder + backward + 4 * d);
     let logits = tokens.min(1024) * vocabulary + 2 * vocabulary * d;
-    let Counts { parameters, trained, adapted, .. } = counts;
+    let Sizes { parameters, trained, adapted, .. } = counts;
     // A checkpoint has all parameters, or those that are trained.
     let saved = if train.low_rank.is_some() { trained } else { parameters };
     // An average is one more copy, in training and in a checkpoint.
@@ -168,7 +168,7 @@ mod tests {
 
     fn bytes(model: ModelConfig, accumulate: usize) -> usize {
         let train = TrainConfig { accumulate, ..TrainConfig::default() };
-        estimate(&model, &train, Counts { parameters: 1_000_000, trained: 1_000_000, ..Counts::default() }, 1000, 4096)
+        estimate(&model, &train, Sizes { parameters: 1_000_000, trained: 1_000_000, ..Sizes::default() }, 1000, 4096)
     }
 
     #[test]
@@ -207,7 +207,7 @@ mod tests {
     fn what_is_frozen_or_of_low_rank_has_fewer_moments() {
         let any = Vocabulary { source: 8, target: 8, source_padding: 0, target_padding: 0 };
         let model = ModelConfig::default();
-        let counts = |train: TrainConfig| Counts::of(&layout::layout(&model, any), &train);
+        let counts = |train: TrainConfig| Sizes::of(&layout::layout(&model, any), &train);
         let all = counts(TrainConfig::default());
         assert_eq!((all.trained, all.frozen, all.adapted), (all.parameters, 0, 0));
         let frozen = counts(TrainConfig { freeze: vec!["encoder".to_owned()], ..TrainConfig::default() });
@@ -237,7 +237,7 @@ mod tests {
         let any = Vocabulary { source: 1 << 24, target: 1 << 24, source_padding: 0, target_padding: 0 };
         assert_eq!(layout::layout(&model, any).total(), usize::MAX);
         let train = TrainConfig::default();
-        let counts = Counts::of(&layout::layout(&model, any), &train);
+        let counts = Sizes::of(&layout::layout(&model, any), &train);
         assert_eq!(estimate(&model, &train, counts, 1 << 24, usize::MAX), usize::MAX);
         let long = ModelConfig { max_length: 1 << 24, d_model: most, ..ModelConfig::default() };
         // It is known on the systems that tests run on.

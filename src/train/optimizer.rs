@@ -66,6 +66,7 @@ pub struct Optimizer {
     /// The parameters that have no gradient, in order.
     frozen: Vec<Range<usize>>,
     low_rank: Option<LowRank>,
+    low_rank_config: Option<LowRankConfig>,
     average: Option<(Tensor, f64)>,
 }
 
@@ -120,6 +121,7 @@ impl Optimizer {
             trained: Trained::default(),
             frozen: Vec::new(),
             low_rank: None,
+            low_rank_config: None,
             average,
         };
         optimizer.training(&[], None)
@@ -138,6 +140,7 @@ impl Optimizer {
         let entries = self.parameters.entries();
         let trained = self.trained_without(&|entry| of(entry) != Training::Whole);
         let frozen = ranges(entries.iter().filter(|entry| of(entry) == Training::Frozen));
+        let low_rank_config = low_rank.cloned();
         let low_rank = low_rank.map(|low_rank| {
             let adapted = entries.iter().filter(|entry| of(entry) == Training::LowRank);
             LowRank::new(&self.parameters, adapted, low_rank.rank, low_rank.alpha)
@@ -147,7 +150,7 @@ impl Optimizer {
         let values = self.parameters.values();
         let moment = || Tensor::zeros(count, values.dtype(), values.device());
         self.parameters.set_without_gradient(&frozen);
-        Ok(Self { first: moment()?, second: moment()?, trained, frozen, low_rank, ..self })
+        Ok(Self { first: moment()?, second: moment()?, trained, frozen, low_rank, low_rank_config, ..self })
     }
 
     /// The parameters that are trained whole where some are not.
@@ -163,10 +166,12 @@ impl Optimizer {
         &self.trained
     }
 
-    /// Those of a training with these frozen parts, without factors, if they were others.
+    /// Those of a training with these frozen parts, if they are not the ones of this.
     pub fn trained_before(&self, freeze: &[String]) -> Option<Trained> {
-        let before = self.trained_without(&|entry| Training::of(&entry.name, freeze, None) != Training::Whole);
-        (self.low_rank.is_none() && before.ranges != self.trained.ranges).then_some(before)
+        let of = |entry: &Entry| Training::of(&entry.name, freeze, self.low_rank_config.as_ref());
+        let entries = self.parameters.entries();
+        let frozen = ranges(entries.iter().filter(|entry| of(entry) == Training::Frozen));
+        (frozen != self.frozen).then(|| self.trained_without(&|entry| of(entry) != Training::Whole))
     }
 
     /// The parameters that have no gradient, in order: those that stay as they are.

@@ -47,6 +47,8 @@ pub struct TrainState {
     pub plateau: Plateau,
     /// Skipped updates and the usual loss.
     pub health: Health,
+    /// The parts that were frozen when it was saved (`train.freeze`): the optimizer's moments are without them.
+    pub frozen: Vec<String>,
     /// Whether `train.save_every`, as it was then, made the checkpoint of this update due; `None` until it is saved.
     pub regular: Option<bool>,
     /// Checksums of the text that the rest refers to.
@@ -85,17 +87,6 @@ impl TrainState {
     /// How far the run has come.
     pub fn progress(&self) -> Progress {
         Progress { step: self.step, skipped: self.health.skipped, returns: self.health.returns }
-    }
-
-    /// The parts that were frozen when it was trained.
-    pub fn frozen(&self) -> Vec<String> {
-        #[derive(Default, Deserialize)]
-        struct Frozen {
-            parts: Vec<String>,
-        }
-        let parts =
-            self.configuration.get("train.freeze").map(|parts| toml::from_str::<Frozen>(&format!("parts = {parts}")));
-        parts.and_then(std::result::Result::ok).unwrap_or_default().parts
     }
 
     /// Why training should end here, if it should.

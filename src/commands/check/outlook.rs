@@ -18,7 +18,6 @@ use crate::ops::Mode;
 use crate::rng;
 use crate::run::backend;
 use crate::run::plan::Plan;
-use crate::train::memory::Counts;
 use crate::train::split::{Limit, MicroBatch};
 use crate::train::{accumulate, memory, schedule};
 
@@ -114,14 +113,9 @@ impl Outlook {
     pub(super) fn in_words(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.warnings.iter().map(|text| format!("warning: {text}")).collect();
         lines.push(format!("data: {}", self.dropped));
-        let Counts { frozen, trained, adapted, .. } = self.plan.counts;
-        let frozen = match (adapted, frozen) {
-            (0, 0) => String::new(),
-            (0, frozen) => format!(", of which {} are frozen", grouped(frozen)),
-            _ => format!(", of which {} are changed by {} numbers of factors", grouped(adapted), grouped(trained)),
-        };
         lines.extend(self.start.clone());
-        lines.push(format!("parameters: {}{frozen}", grouped(self.plan.parameters.total())));
+        lines.push(format!("parameters: {}", grouped(self.plan.parameters.total())));
+        lines.extend(self.plan.training());
         lines.push(format!("memory: about {:.2} GiB", memory::gibibytes(self.plan.memory_bytes)));
         let time = match (self.plan.updates, self.seconds()) {
             (Some(updates), Some(seconds)) => format!("; {updates} updates in about {}", duration(seconds)),

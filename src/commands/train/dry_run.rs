@@ -21,7 +21,7 @@ use crate::run::plan::Plan;
 use crate::run::training_data::{self, Preparation};
 use crate::run::validator::Validator;
 use crate::run::{compare, directory, restore, resume};
-use crate::train::memory::{self, Counts};
+use crate::train::memory;
 
 /// Prints the resolved configuration, parameters, corpus statistics, batches per epoch and estimated memory. `saved`
 /// holds the configuration and the tokenizers of the run to continue, and its text is compared; `of_ranks` says what
@@ -82,14 +82,7 @@ pub(super) fn print(
     for (name, count) in info::by_part(parameters) {
         lines.push(format!("#   {name}: {}", crate::notice::grouped(count)));
     }
-    let Counts { frozen, trained, adapted, .. } = plan.counts;
-    if adapted > 0 {
-        let [adapted, trained] = [adapted, trained].map(crate::notice::grouped);
-        lines.push(format!("#   changed by factors of {trained} numbers: {adapted}"));
-    }
-    if frozen > 0 {
-        lines.push(format!("#   frozen: {}", crate::notice::grouped(frozen)));
-    }
+    lines.extend(plan.training().map(|text| format!("# {text}")));
     let pairs = data.corpus.len() as f64;
     lines.push(format!(
         "# corpus: {} source and {} target subwords; {:.1} and {:.1} per sentence",

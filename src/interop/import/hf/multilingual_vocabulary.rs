@@ -92,7 +92,8 @@ pub(super) fn read_tokenizers(directory: &Path, settings: &Settings) -> Result<T
         return Err(Error::failure(what).at(&file).help("the files are of different models"));
     }
     if let Some(id) = (0..first_spare as u32).find(|id| !pieces.contains_key(id)) {
-        return Err(Error::failure(format!("no piece has the id {id}, and others have higher ones")).at(&file));
+        let error = Error::failure(format!("no piece has the id {id}, and others have higher ones")).at(&file);
+        return Err(error.help("the files are of different models, or one of them is damaged"));
     }
     let spare: Vec<u32> = (first_spare as u32..size as u32).collect();
     for (key, stated, name, default) in
