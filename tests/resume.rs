@@ -527,7 +527,8 @@ fn what_is_frozen_stays_when_a_run_goes_back() {
         let same = tensor.data() == after.tensor(&name).unwrap().data();
         assert!(same || !name.starts_with("encoder."), "{name}");
     }
-    // The checkpoint of update 4 was written again, without moments of what is frozen now: a run goes on from that, too.
+    // The checkpoint of update 4 was written again, without moments of what is frozen now:
+    // a run goes on from that, too.
     for step in ["step-00000005", "step-00000006"] {
         let _ = std::fs::remove_dir_all(project.path(&format!("runs/small/checkpoints/{step}")));
     }

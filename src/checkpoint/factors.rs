@@ -1,6 +1,6 @@
-//! Checkpoints of a training with low-rank factors ([`crate::ops::low_rank`]). Their `model.safetensors` has the
-//! parameters that are trained whole, two factors for each matrix that is trained by them, and the scale of the factors.
-//! The other parameters, and what the factors are added to, are in the run's [`BASE_FILE`].
+//! Checkpoints of a training with low-rank factors ([`crate::ops::low_rank`]).
+//! Their `model.safetensors` has the parameters that are trained whole, two factors for each matrix that is trained by
+//! them, and the scale of the factors. The other parameters, and what the factors are added to, are in the run's [`BASE_FILE`].
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -61,7 +61,8 @@ impl TensorFile {
         Ok(self.factor(SCALE, &[1], tensors, expected)?.ok().map(|scale| scale[0]))
     }
 
-    /// As [`Self::find`], of a slot that the file has no tensor for: the base has it, and the file may have its factors.
+    /// As [`Self::find`], of a slot that the file has no tensor for.
+    /// The base has it, and the file may have its factors.
     pub(super) fn find_factors(
         &mut self,
         slot: &Slot,

@@ -53,8 +53,8 @@ pub const STATE_FILE: &str = "state.json";
 pub const MANIFEST_FILE: &str = "manifest.json";
 /// The resolved configuration, in a run or model directory.
 pub const CONFIG_FILE: &str = "config.toml";
-/// At the top of a run with low-rank factors: all parameters as they were when training began. Its checkpoints hold only
-/// what is trained.
+/// At the top of a run with low-rank factors: all parameters as they were when training began.
+/// Its checkpoints hold only what is trained.
 pub const BASE_FILE: &str = "base.safetensors";
 /// The directory of a run's checkpoints.
 pub const CHECKPOINTS: &str = "checkpoints";
