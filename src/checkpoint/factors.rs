@@ -1,6 +1,7 @@
 //! Checkpoints of a training with low-rank factors ([`crate::ops::low_rank`]).
 //! Their `model.safetensors` has the parameters that are trained whole, two factors for each matrix that is trained by
-//! them, and the scale of the factors. The other parameters, and what the factors are added to, are in the run's [`BASE_FILE`].
+//! them, and the scale of the factors.
+//! The other parameters, and what the factors are added to, are in the run's [`BASE_FILE`].
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
