@@ -27,6 +27,7 @@ pub mod ceilings;
 pub mod cuda;
 pub mod decode;
 pub mod launch;
+mod low_rank;
 pub mod nccl;
 mod pass;
 pub mod plan;
@@ -101,8 +102,10 @@ pub struct Engine {
     decision: Address,
     /// A word that is not zero once an update was not made: then none is made until [`Engine::forget`].
     stopped: Address,
-    /// Which parameters have weight decay, and where the device has their bounds.
-    decayed: (Vec<Range<usize>>, Address),
+    /// Parameters, or factors, with weight decay, and where the device has their bounds.
+    decayed: Vec<(Vec<Range<usize>>, Address)>,
+    /// The gradients of this update's factors, and how many they are.
+    of_factors: (Address, usize),
     /// Decisions on their way to the host, oldest first.
     decided: VecDeque<Ticket>,
     /// Bytes of logits that are held at once at most; fewer, once there was no room for them.
@@ -110,7 +113,7 @@ pub struct Engine {
 }
 
 /// The sums of an update's losses, and [`Counts::to_numbers`]: one collective operation adds them up with the
-/// gradients. A struct of kernels/optimizer.cu.
+/// gradients. A struct of kernels/optimizer.cuh.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Totals {
@@ -119,7 +122,7 @@ struct Totals {
     counts: [f64; 3],
 }
 
-/// The decision on an update: a struct of kernels/optimizer.cu.
+/// The decision on an update: a struct of kernels/optimizer.cuh.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Decision {
@@ -170,7 +173,8 @@ impl Engine {
             totals: lasting.take(size_of::<Totals>())?,
             decision: lasting.take(size_of::<Decision>())?,
             stopped,
-            decayed: (Vec::new(), Address::NONE),
+            decayed: Vec::new(),
+            of_factors: (Address::NONE, 0),
             decided: VecDeque::new(),
             logit_bytes: pass::loss::LOGIT_BYTES,
             lasting,
@@ -206,6 +210,7 @@ impl Engine {
     /// losses.
     pub fn begin(&mut self) -> Result<()> {
         self.take_weights()?;
+        self.of_factors = (Address::NONE, 0);
         let count = self.model.parameters().values().elem_count();
         self.queue.clear(self.gradients, 4 * count)?;
         self.queue.clear(self.totals, size_of::<Totals>())
@@ -280,11 +285,16 @@ impl Engine {
     /// [`crate::ops::optimizer::decide`] does; but after an update that was not made, none is made until
     /// [`Engine::forget`].
     pub fn decide(&mut self, clip_norm: f64) -> Result<()> {
-        let count = self.model.parameters().values().elem_count();
+        let all = [(self.gradients, self.model.parameters().values().elem_count()), self.of_factors];
         let mark = self.arena.mark();
-        let blocks = self.kernels.square_blocks(count);
+        let blocks = all.map(|(_, count)| self.kernels.square_blocks(count));
+        let blocks: usize = blocks.iter().sum();
         let partial = self.arena.take(8 * blocks)?;
-        self.kernels.squares(partial, self.gradients, count)?;
+        let mut at = partial;
+        for (gradients, count) in all {
+            self.kernels.squares(at, gradients, count)?;
+            at = at.plus(8 * self.kernels.square_blocks(count));
+        }
         let [decision, stopped] = [self.decision, self.stopped];
         self.kernels.decide([decision, stopped], partial, self.totals, clip_norm, blocks)?;
         self.arena.release(mark);
@@ -311,14 +321,7 @@ impl Engine {
 
     /// One Adam update of the parameters that are trained, if it is made.
     pub fn adam(&mut self, [first, second]: [&Tensor; 2], step: &AdamStep, trained: &Trained) -> Result<()> {
-        let decayed = &trained.decayed;
-        if self.decayed.0 != *decayed {
-            let bounds: Vec<u64> = decayed.iter().flat_map(|range| [range.start as u64, range.end as u64]).collect();
-            let at = self.lasting.take(size_of_val(&bounds[..]))?;
-            self.queue.upload(bytes_of(&bounds), at)?;
-            self.decayed = (decayed.clone(), at);
-        }
-        let (constants, bounds) = (step.constants(), (self.decayed.1, 2 * decayed.len()));
+        let (constants, bounds) = (step.constants(), self.bounds(&trained.decayed)?);
         let moments = [self.queue.address(first)?, self.queue.address(second)?];
         for (range, at) in trained.places() {
             let [first, second] = moments.map(|moment| moment.plus(4 * at));
@@ -326,6 +329,19 @@ impl Engine {
             self.kernels.adam(addresses, self.decision, AdamArgument(constants), bounds, range)?;
         }
         Ok(())
+    }
+
+    /// Where the device has the bounds of what has weight decay, and how many they are.
+    fn bounds(&mut self, decayed: &[Range<usize>]) -> Result<(Address, usize)> {
+        let count = 2 * decayed.len();
+        if let Some((_, at)) = self.decayed.iter().find(|(known, _)| known == decayed) {
+            return Ok((*at, count));
+        }
+        let bounds: Vec<u64> = decayed.iter().flat_map(|range| [range.start as u64, range.end as u64]).collect();
+        let at = self.lasting.take(size_of_val(&bounds[..]))?;
+        self.queue.upload(bytes_of(&bounds), at)?;
+        self.decayed.push((decayed.to_vec(), at));
+        Ok((at, count))
     }
 
     /// Moves an average towards the parameters, if the update is made.

@@ -7,11 +7,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_core::{Device, Result, Tensor, bail};
+use candle_core::{DType, Result, Tensor, bail};
 use rayon::prelude::*;
 
 use super::matmul::{Packed, Precision, transposed_product};
-use super::memory::{change_on_host, with_slice, with_slice_mut};
+use super::memory::{change_on_host, on_host, with_slice, with_slice_mut};
 use super::optimizer::{self, AdamStep};
 use super::params::{Entry, Parameters};
 use super::profile::{self, Work};
@@ -46,24 +46,39 @@ pub struct LowRank {
     gradients: Tensor,
 }
 
-/// A matrix [rows, columns].
+/// A matrix [rows, columns], and where what belongs to it lies.
 #[derive(Debug)]
-struct Matrix {
+pub struct Matrix {
     name: String,
-    rows: usize,
-    columns: usize,
-    /// Where it is among the parameters.
-    values: Range<usize>,
-    /// Where W₀ is in `base`.
-    base: Range<usize>,
-    /// Where A is in `factors`; B follows.
-    factors: Range<usize>,
+    /// n
+    pub rows: usize,
+    /// m
+    pub columns: usize,
+    /// Its place among the parameters.
+    pub values: Range<usize>,
+    /// That of W₀ in [`LowRank::base`].
+    pub base: Range<usize>,
+    /// That of A, and of B behind it, in [`LowRank::factors`] and [`LowRank::gradients`].
+    pub factors: Range<usize>,
 }
 
 impl Matrix {
     /// Numbers of A.
-    fn split(&self, rank: usize) -> usize {
+    pub fn split(&self, rank: usize) -> usize {
         rank * self.columns
+    }
+
+    /// Its part of a flat tensor of all parameters, or of W₀ of all matrices.
+    fn of(&self, all: &Tensor, range: &Range<usize>) -> Result<Tensor> {
+        all.narrow(0, range.start, range.len())?.reshape((self.rows, self.columns))
+    }
+
+    /// A and B.
+    fn pair(&self, all: &Tensor, rank: usize) -> Result<(Tensor, Tensor)> {
+        let (from, split) = (self.factors.start, self.split(rank));
+        let a = all.narrow(0, from, split)?.reshape((rank, self.columns))?;
+        let b = all.narrow(0, from + split, self.factors.len() - split)?.reshape((self.rows, rank))?;
+        Ok((a, b))
     }
 }
 
@@ -100,7 +115,7 @@ impl LowRank {
             });
             (of_base, of_factors) = (of_base + size, of_factors + factors);
         }
-        let zeros = |count| Tensor::zeros(count, candle_core::DType::F32, &Device::Cpu);
+        let zeros = |count| Tensor::zeros(count, DType::F32, parameters.device());
         let (base, factors, gradients) = (zeros(of_base)?, zeros(of_factors)?, zeros(of_factors)?);
         let scale = (alpha / rank as f64) as f32;
         Ok(Self { parameters: parameters.clone(), matrices, rank, scale, base, factors, gradients })
@@ -112,7 +127,7 @@ impl LowRank {
             base.copy_from_slice(values);
             Ok(())
         })?;
-        with_slice_mut(&self.factors, |factors| {
+        change_on_host(&self.factors, |factors| {
             for matrix in &self.matrices {
                 let mut stream = Stream::new(seed, &format!("low_rank.{}", matrix.name));
                 let bound = 1.0 / (matrix.columns as f64).sqrt();
@@ -132,8 +147,8 @@ impl LowRank {
         &self,
         mut fill: impl FnMut(&str, &mut [f32], &[f32]) -> crate::error::Result<()>,
     ) -> crate::error::Result<()> {
-        with_slice_mut(&self.base, |base| {
-            with_slice(self.parameters.values(), |values| {
+        change_on_host(&self.base, |base| {
+            on_host(self.parameters.values(), |values| {
                 let mut each = self.matrices.iter();
                 Ok(each.try_for_each(|m| fill(&m.name, &mut base[m.base.clone()], &values[m.values.clone()])))
             })
@@ -150,6 +165,21 @@ impl LowRank {
         &self.factors
     }
 
+    /// The gradients of the factors, which lie as they do.
+    pub fn gradients(&self) -> &Tensor {
+        &self.gradients
+    }
+
+    /// The matrices in the order of the parameters.
+    pub fn matrices(&self) -> &[Matrix] {
+        &self.matrices
+    }
+
+    /// r.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
     /// s.
     pub fn scale(&self) -> f32 {
         self.scale
@@ -157,7 +187,7 @@ impl LowRank {
 
     /// Calls `f` with all factors.
     pub fn with_factors<R>(&self, f: impl FnOnce(Vec<Factor<'_>>) -> R) -> Result<R> {
-        with_slice(&self.factors, |factors| {
+        on_host(&self.factors, |factors| {
             let of = |matrix: &Matrix| {
                 let (a, b) = factors[matrix.factors.clone()].split_at(matrix.split(self.rank));
                 [
@@ -172,6 +202,10 @@ impl LowRank {
     /// Computes the gradients of the factors from those of the matrices, which become zero; returns their norm.
     pub fn take_gradients(&self) -> Result<f64> {
         let _timer = profile::operation("factors", "gradients", Work::floats(2 * self.base.elem_count()));
+        if !self.factors.device().is_cpu() {
+            self.take_gradients_reference()?;
+            return optimizer::norm(&self.gradients);
+        }
         with_slice(&self.factors, |factors| {
             with_slice_mut(&self.gradients, |gradients| {
                 change_on_host(self.parameters.gradients(), |all| {
@@ -191,6 +225,21 @@ impl LowRank {
         optimizer::norm(&self.gradients)
     }
 
+    /// The same in plain Candle operations, on any device.
+    fn take_gradients_reference(&self) -> Result<()> {
+        let all = self.parameters.gradients();
+        for matrix in &self.matrices {
+            let (g, (a, b)) = (matrix.of(all, &matrix.values)?, matrix.pair(&self.factors, self.rank)?);
+            let scale = f64::from(self.scale);
+            let of_a = (b.t()?.matmul(&g)? * scale)?.flatten_all()?;
+            let of_b = (g.matmul(&a.t()?)? * scale)?.flatten_all()?;
+            self.gradients.slice_set(&of_a, 0, matrix.factors.start)?;
+            self.gradients.slice_set(&of_b, 0, matrix.factors.start + matrix.split(self.rank))?;
+            all.slice_set(&g.zeros_like()?.flatten_all()?, 0, matrix.values.start)?;
+        }
+        Ok(())
+    }
+
     /// One Adam update of the factors, and of the matrices.
     pub fn adam(&self, [first, second]: [&Tensor; 2], scale: f64, step: &AdamStep) -> Result<()> {
         optimizer::adam(&self.factors, &self.gradients, first, second, scale, step)?;
@@ -200,6 +249,9 @@ impl LowRank {
     /// Makes the matrices W₀ + s·B·A.
     pub fn merge(&self) -> Result<()> {
         let _timer = profile::operation("factors", "merge", Work::floats(self.rank * self.base.elem_count()));
+        if !self.factors.device().is_cpu() {
+            return self.merge_reference();
+        }
         with_slice(&self.factors, |factors| {
             with_slice(&self.base, |base| {
                 change_on_host(self.parameters.values(), |values| {
@@ -216,6 +268,17 @@ impl LowRank {
                 })
             })
         })
+    }
+
+    /// The same in plain Candle operations, on any device.
+    fn merge_reference(&self) -> Result<()> {
+        for matrix in &self.matrices {
+            let (a, b) = matrix.pair(&self.factors, self.rank)?;
+            let change = (b.matmul(&a)? * f64::from(self.scale))?;
+            let values = (matrix.of(&self.base, &matrix.base)? + change)?.flatten_all()?;
+            self.parameters.values().slice_set(&values, 0, matrix.values.start)?;
+        }
+        Ok(())
     }
 }
 
@@ -238,7 +301,7 @@ vectorised! {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::DType;
+    use candle_core::Device;
 
     use super::*;
     use crate::ops::params::{Kind, ParameterLayout};
@@ -308,6 +371,27 @@ mod tests {
         for entry in parameters.entries() {
             let is_taken = left[entry.range()].iter().all(|g| *g == 0.0);
             assert_eq!(is_taken, entry.kind == Kind::Weight, "{}", entry.name);
+        }
+    }
+
+    #[test]
+    fn plain_operations_compute_the_same() {
+        let run = |is_plain: bool| {
+            let parameters = parameters();
+            let low_rank = low_rank(&parameters);
+            let mut stream = Stream::new(2, "factors");
+            with_slice_mut(&low_rank.factors, |f| f.iter_mut().for_each(|x| *x = stream.normal() as f32)).unwrap();
+            if is_plain {
+                low_rank.take_gradients_reference().unwrap();
+                low_rank.merge_reference().unwrap();
+            } else {
+                low_rank.take_gradients().unwrap();
+                low_rank.merge().unwrap();
+            }
+            [&low_rank.gradients, parameters.gradients(), parameters.values()].map(numbers)
+        };
+        for (got, want) in run(true).into_iter().flatten().zip(run(false).into_iter().flatten()) {
+            assert!((got - want).abs() <= 1e-5 * (1.0 + want.abs()), "{got}, not {want}");
         }
     }
 

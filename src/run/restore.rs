@@ -166,5 +166,10 @@ fn load_base(directory: &Path, low_rank: &LowRank, parameters: &Arc<Parameters>)
         let index = entries.iter().position(|entry| entry.name == name);
         index.map_or(Ok(()), |index| file.read(index, 0, base))
     })?;
-    file.finish()
+    file.finish()?;
+    // As the device makes them: a resumed run has the same bits as one that was not interrupted.
+    if parameters.device().is_metal() {
+        low_rank.merge()?;
+    }
+    Ok(())
 }

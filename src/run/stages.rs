@@ -46,7 +46,7 @@ use crate::ranks::group::Group;
 use crate::report::events::Events;
 use crate::report::files;
 use crate::report::page::{self, Page};
-use crate::train::backend::{Backend, needs_processor};
+use crate::train::backend::Backend;
 use crate::train::log::{self, Continuation, LOG_FILE, Log, Watcher};
 use crate::train::optimizer::Optimizer;
 use crate::train::profile::{Profile, Profiler};
@@ -117,9 +117,6 @@ impl Resolved {
         let texts = Texts::find(&config.data, request.offline)?;
         if let Some(group) = group.filter(|group| group.leads()) {
             group.wait()?;
-        }
-        if config.train.low_rank.is_some() && !device.is_cpu() {
-            return Err(needs_processor());
         }
         if device.is_cpu() {
             memory::refuse_the_impossible(&config.model, config.tokenizer.vocab_size)?;

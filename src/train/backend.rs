@@ -7,7 +7,7 @@ use std::rc::Rc;
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::gpu;
 use crate::model::{Sequences, Transformer};
 use crate::ops::loss::{Sums, Targets};
@@ -68,19 +68,9 @@ pub trait Backend {
     /// One Adam update of the parameters that are trained with their moments, if it is made.
     fn adam(&mut self, moments: [&Tensor; 2], step: &AdamStep, trained: &Trained) -> Result<()>;
     /// Turns the gradients of matrices into those of their factors, which then count in [`Backend::decide`].
-    ///
-    /// # Errors
-    /// The device cannot do it.
-    fn factor_gradients(&mut self, _: &LowRank) -> Result<()> {
-        Err(needs_processor())
-    }
+    fn factor_gradients(&mut self, low_rank: &LowRank) -> Result<()>;
     /// One Adam update of factors with their moments, and of the matrices that are made of them, if it is made.
-    ///
-    /// # Errors
-    /// As there.
-    fn adam_of_factors(&mut self, _: &LowRank, _: [&Tensor; 2], _: &AdamStep) -> Result<()> {
-        Err(needs_processor())
-    }
+    fn adam_of_factors(&mut self, low_rank: &LowRank, moments: [&Tensor; 2], step: &AdamStep) -> Result<()>;
     /// Moves an average towards the parameters, if the update is made: average = decay · average + (1 - decay) ·
     /// parameters.
     fn average(&mut self, average: &Tensor, decay: f64) -> Result<()>;
@@ -101,12 +91,6 @@ pub trait Backend {
     fn release_memory(&mut self);
     /// What the device can do, measured now; `None` for the processor, which is measured elsewhere.
     fn ceilings(&mut self) -> Result<Option<Ceilings>>;
-}
-
-/// The error for low-rank factors on a device other than the processor.
-pub fn needs_processor() -> Error {
-    Error::usage("`train.low_rank` needs the processor: no GPU can train low-rank factors yet")
-        .help("set runtime.device = \"cpu\"; or leave `train.low_rank` out, and train all weights")
 }
 
 /// The model's own operations.
@@ -308,6 +292,14 @@ impl Backend for OnGpu {
 
     fn adam(&mut self, moments: [&Tensor; 2], step: &AdamStep, trained: &Trained) -> Result<()> {
         self.engine.adam(moments, step, trained)
+    }
+
+    fn factor_gradients(&mut self, low_rank: &LowRank) -> Result<()> {
+        self.engine.factor_gradients(low_rank)
+    }
+
+    fn adam_of_factors(&mut self, low_rank: &LowRank, moments: [&Tensor; 2], step: &AdamStep) -> Result<()> {
+        self.engine.adam_of_factors(low_rank, moments, step)
     }
 
     fn average(&mut self, average: &Tensor, decay: f64) -> Result<()> {

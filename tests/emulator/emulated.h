@@ -67,6 +67,9 @@ inline float __uint_as_float(unsigned bits) {
     std::memcpy(&x, &bits, 4);
     return x;
 }
+// Rounded by themselves: these kernels are compiled for processors that need not join them.
+inline float __fmul_rn(float x, float y) { return x * y; }
+inline float __fadd_rn(float x, float y) { return x + y; }
 
 struct bf16 {
     uint16_t bits;

@@ -28,13 +28,14 @@ use mt::gpu::decode::InferenceEngine;
 use mt::gpu::queue::{Number, Queue};
 use mt::model::{ModelConfig, Sequences, Transformer, Vocabulary};
 use mt::ops::loss::Targets;
+use mt::ops::low_rank::add_row;
 use mt::ops::optimizer::Counts;
 use mt::ops::sublayer::NormPlacement;
 use mt::ops::{Implementation, Mode};
 use mt::rng::Stream;
-use mt::train::OptimizerConfig;
 use mt::train::backend::{Backend, OnGpu, Tape};
 use mt::train::optimizer::Optimizer;
+use mt::train::{LowRankConfig, OptimizerConfig};
 
 /// Not a multiple of eight, like the vocabularies of small corpora.
 const V: usize = 61;
@@ -228,20 +229,89 @@ fn the_optimizer_moves_parameters_alike() {
     assert!(relative_error(&got.1, &want.1) < 1e-6 && relative_error(&got.2, &want.2) < 1e-6);
 }
 
+/// A model with odd sizes, so that factors lie at odd places, and another part of it that is trained whole.
+#[test]
+fn factors_of_low_rank_move_their_matrices_alike() {
+    let config = OptimizerConfig::Adam { betas: [0.9, 0.98], eps: 1e-9, weight_decay: 0.1 };
+    let low_rank =
+        LowRankConfig { rank: 3, alpha: 4.0, also: vec!["encoder.norm".to_owned()], ..LowRankConfig::default() };
+    let shape = ModelConfig { final_norm: true, ..odd_sizes() };
+    let run = |on_device: bool| {
+        let (model, mut backend): (_, Box<dyn Backend>) = if on_device {
+            let (model, engine) = engine(&shape, DType::F32);
+            (model, Box::new(OnGpu::new(engine, None)))
+        } else {
+            let model = model(&shape, &Device::Cpu);
+            (model.clone(), Box::new(Tape::new(&model)))
+        };
+        let freeze = ["decoder.layers.0".to_owned()];
+        let optimizer = Optimizer::new(&config, model.parameters(), 0.0).unwrap();
+        let mut optimizer = optimizer.training(&freeze, Some(&low_rank)).unwrap();
+        optimizer.begin(1).unwrap();
+        let mut stream = Stream::new(2, "gradients");
+        let count = model.parameters().values().elem_count();
+        let mut outcomes = Vec::new();
+        for update in 1..=4 {
+            let mut gradients: Vec<f32> = (0..count).map(|_| stream.normal() as f32).collect();
+            if update == 4 {
+                gradients[optimizer.low_rank().unwrap().matrices()[0].values.start] = f32::NAN;
+            }
+            let gradients = Tensor::from_vec(gradients, count, model.parameters().device()).unwrap();
+            backend.begin().unwrap();
+            model.parameters().gradients().slice_set(&gradients, 0, 0).unwrap();
+            backend.clear_gradients(optimizer.frozen()).unwrap();
+            backend.reduce(Counts { tokens: 2, ..Counts::default() }).unwrap();
+            backend.factor_gradients(optimizer.low_rank().unwrap()).unwrap();
+            backend.decide(10.0).unwrap();
+            optimizer.step_with(&mut *backend, update, 1e-2).unwrap();
+            outcomes.push(backend.outcome().unwrap());
+        }
+        let low_rank = optimizer.low_rank().unwrap();
+        let tensors = [model.parameters().values(), low_rank.factors(), low_rank.base()];
+        let [values, factors, base] = tensors.map(|tensor| tensor.to_vec1::<f32>().unwrap());
+        // The same bits as a checkpoint that is read.
+        for matrix in low_rank.matrices() {
+            let (rank, columns) = (low_rank.rank(), matrix.columns);
+            let (a, b) = factors[matrix.factors.clone()].split_at(matrix.split(rank));
+            let mut merged = base[matrix.base.clone()].to_vec();
+            for (row, b) in merged.chunks_mut(columns).zip(b.chunks(rank)) {
+                add_row(row, b, a, columns, 0, low_rank.scale());
+            }
+            assert!(merged == values[matrix.values.clone()] && merged != base[matrix.base.clone()]);
+        }
+        assert!(optimizer.trained().count() > 0);
+        (outcomes, values, factors)
+    };
+    let (want, got) = (run(false), run(true));
+    for (update, (got, want)) in (1..).zip(got.0.iter().zip(&want.0)) {
+        assert_eq!([got.is_made, want.is_made], [update < 4; 2], "{update}");
+        if want.is_made {
+            assert!(want.gradient_norm > 10.0);
+            assert!((got.gradient_norm - want.gradient_norm).abs() < 1e-6 * want.gradient_norm);
+        }
+    }
+    assert!(relative_error(&got.1, &want.1) < 1e-6 && relative_error(&got.2, &want.2) < 1e-5);
+}
+
 /// An update, and a translation with a beam.
 fn update_and_translate(queue: Emulator, config: &ModelConfig, compute: DType) -> Result<()> {
     let queue: Arc<dyn Queue> = Arc::new(queue);
     let model = model(config, &Device::Cpu);
     let mut engine = OnGpu::new(Engine::new(&model, queue.clone(), compute)?, None);
     let decay = OptimizerConfig::Adam { betas: [0.9, 0.98], eps: 1e-9, weight_decay: 0.1 };
-    let mut optimizer = Optimizer::new(&decay, model.parameters(), 0.9)?;
     let (source, target, targets) = batch();
-    engine.begin()?;
-    engine.pass(&source, &target, &targets, &TRAINING)?;
-    engine.reduce(Counts { tokens: 100, ..Counts::default() })?;
-    engine.decide(1.0)?;
-    optimizer.step_with(&mut engine, 1, 1e-3)?;
-    assert!(engine.outcome()?.is_made);
+    for low_rank in [None, Some(LowRankConfig::default())] {
+        let mut optimizer = Optimizer::new(&decay, model.parameters(), 0.9)?.training(&[], low_rank.as_ref())?;
+        engine.begin()?;
+        engine.pass(&source, &target, &targets, &TRAINING)?;
+        engine.reduce(Counts { tokens: 100, ..Counts::default() })?;
+        if let Some(low_rank) = optimizer.low_rank() {
+            engine.factor_gradients(low_rank)?;
+        }
+        engine.decide(1.0)?;
+        optimizer.step_with(&mut engine, 1, 1e-3)?;
+        assert!(engine.outcome()?.is_made);
+    }
     let neural = Neural::on_device(&model, InferenceEngine::new(&model, queue, compute)?, special());
     let penalty = LengthPenalty { kind: PenaltyKind::Gnmt, alpha: 0.6 };
     let sources: [&[u32]; 3] = [&[5, 6, 7, 8, 9, 4, 2], &[9, 8, 2], &[2]];

@@ -14,6 +14,7 @@ use mt::error::{Error, Result};
 use mt::model::{ModelConfig, Sequences, Transformer, Vocabulary};
 use mt::ops::Mode;
 use mt::ops::loss::{Sums, Targets};
+use mt::ops::low_rank::LowRank;
 use mt::ops::optimizer::{AdamStep, Counts, Outcome, Trained};
 use mt::ranks::Communicator;
 use mt::rng::Stream;
@@ -99,6 +100,14 @@ impl Backend for Late {
 
     fn adam(&mut self, moments: [&Tensor; 2], step: &AdamStep, trained: &Trained) -> Result<()> {
         if self.stopped { Ok(()) } else { self.tape.adam(moments, step, trained) }
+    }
+
+    fn factor_gradients(&mut self, low_rank: &LowRank) -> Result<()> {
+        self.tape.factor_gradients(low_rank)
+    }
+
+    fn adam_of_factors(&mut self, low_rank: &LowRank, moments: [&Tensor; 2], step: &AdamStep) -> Result<()> {
+        if self.stopped { Ok(()) } else { self.tape.adam_of_factors(low_rank, moments, step) }
     }
 
     fn average(&mut self, average: &Tensor, decay: f64) -> Result<()> {

@@ -10,4 +10,5 @@
 #include "attention_whole.cu"
 #include "loss.cu"
 #include "optimizer.cu"
+#include "low_rank.cu"
 #include "search.cu"

@@ -1,5 +1,5 @@
 // Adam and the norm of the gradient over flat buffers: src/ops/optimizer.rs.
-#include "common.cuh"
+#include "optimizer.cuh"
 
 constexpr unsigned SQUARE_THREADS = 256;
 
@@ -24,20 +24,6 @@ KERNEL squares(double* partial, const float* x, unsigned long long count) {
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 LAUNCHABLE(squares)
-
-// The sums of an update's losses, and its counts, over all ranks: Totals in src/gpu/mod.rs.
-struct Totals {
-    double smoothed, nll, tokens, pairs, stopping;
-};
-
-// The decision on an update: src/gpu/mod.rs.
-struct Decision {
-    Totals totals;
-    double norm;
-    // What the gradients are multiplied by.
-    float scale;
-    unsigned is_made;
-};
 
 // Decides from the totals and the sums of the gradients' squares, as `decide` of src/ops/optimizer.rs does; while
 // `stopped` is set, no update is made. One block.

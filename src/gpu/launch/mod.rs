@@ -14,6 +14,7 @@ mod attention;
 mod columns;
 mod embedding;
 mod loss;
+mod low_rank;
 mod norm;
 mod optimizer;
 mod product;
