@@ -180,7 +180,7 @@ fn learns_to_reverse() {
         let mut stream = Stream::new(17, "reverse");
         for step in 1..=350 {
             let batch = Batch::new(&reversals(48, 6, 5, &mut stream), &IDS);
-            let (source, target, targets) = inputs(&batch, 0, 0.1);
+            let (source, target, targets) = inputs(&batch, &Targets { smoothing: 0.1, ..Targets::default() });
             model.parameters().clear_gradients().unwrap();
             let mode = Mode { training: Some(key(17, "dropout", &[step])), implementation: Implementation::Reference };
             let (loss, _) = model.loss(&source, &target, &targets, &mode).unwrap();

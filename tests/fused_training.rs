@@ -18,6 +18,7 @@ use mt::data::sampler::Sampler;
 use mt::data::shard::Elements;
 use mt::data::tokenizers::Tokenizers;
 use mt::model::{ModelConfig, Preset, Transformer, Vocabulary};
+use mt::ops::loss::Targets;
 use mt::ops::{Implementation, Mode};
 use mt::rng;
 use mt::train::optimizer::Optimizer;
@@ -72,7 +73,8 @@ impl Task {
         for (step, batch) in (1..).zip(&self.batches) {
             model.parameters().clear_gradients().unwrap();
             let mode = Mode { training: Some(rng::key(1, "dropout", &[step, 0])), implementation };
-            let (source, target, targets) = inputs(batch, self.padding, 0.1);
+            let (source, target, targets) =
+                inputs(batch, &Targets { padding: self.padding, smoothing: 0.1, ..Targets::default() });
             let (loss, sums) = model.loss(&source, &target, &targets, &mode).unwrap();
             loss.backward().unwrap();
             let rate = schedule::learning_rate(&self.schedule, config.d_model, step, 0);

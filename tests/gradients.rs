@@ -65,7 +65,7 @@ fn weights_multiply_what_each_pair_adds() {
         let (source, target) = (side(0, model.vocabulary().source, "source"), side(1, TARGET, "target"));
         let weights = weights.iter().flat_map(|weight| vec![*weight; target.length]).collect();
         let labels = side(1, TARGET, "labels").ids;
-        let targets = Targets { labels, padding: 0, smoothing: 0.1, weights };
+        let targets = Targets { labels, smoothing: 0.1, weights, ..Targets::default() };
         model.parameters().clear_gradients().unwrap();
         let mode = Mode { training: Some(11), implementation };
         let (loss, sums) = model.loss(&source, &target, &targets, &mode).unwrap();

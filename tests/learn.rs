@@ -10,6 +10,7 @@ use mt::decode::neural::Neural;
 use mt::decode::{LengthPenalty, PenaltyKind, SearchOptions, search};
 use mt::model::{Activation, ModelConfig, NormKind, NormPlacement, PositionKind, Tie, Transformer, Vocabulary};
 use mt::ops::Mode;
+use mt::ops::loss::Targets;
 use mt::rng::{Stream, key};
 use mt::train::optimizer::Optimizer;
 use mt::train::{OptimizerConfig, ScheduleConfig, inputs, schedule};
@@ -54,7 +55,7 @@ fn learn(config: ModelConfig, seed: u64) -> f64 {
     let mut stream = Stream::new(seed, "reverse");
     for step in 1..=700 {
         let batch = Batch::new(&pairs(64, &mut stream), &IDS);
-        let (source, target, targets) = inputs(&batch, 0, 0.1);
+        let (source, target, targets) = inputs(&batch, &Targets { smoothing: 0.1, ..Targets::default() });
         model.parameters().clear_gradients().unwrap();
         let (loss, _) = model.loss(&source, &target, &targets, &Mode::training(key(seed, "dropout", &[step]))).unwrap();
         loss.backward().unwrap();

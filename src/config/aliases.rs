@@ -86,6 +86,7 @@ const KEYS: &[(&str, &[&str])] = &[
         &["update_freq", "optimizer_delay", "batch_multiplier", "accum_count", "update_interval", "grad_accumulation"],
     ),
     ("train.label_smoothing", &["epsilon_ls", "eps_ls"]),
+    ("train.r_drop", &["reg_alpha", "rdrop", "rdrop_alpha", "rdrop_coef"]),
     ("train.max_updates", &["max_update", "max_steps", "train_steps", "after_batches", "updates"]),
     ("train.max_epochs", &["max_epoch", "max_num_epochs", "epochs", "after_epochs"]),
     ("train.clip_norm", &["clip", "max_grad_norm", "clip_grad_norm", "gradient_clipping_threshold"]),

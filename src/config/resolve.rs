@@ -43,6 +43,7 @@ pub(super) fn resolve(merged: &Table, root: PathBuf, report: &mut Report) -> Res
     together.schedule(&config.train.schedule);
     together.plateau(&config);
     together.freeze(&config);
+    together.r_drop(&config);
     Ok(config)
 }
 
@@ -313,6 +314,17 @@ impl Together<'_> {
         }
     }
 
+    /// Checks that the two passes of R-Drop differ.
+    fn r_drop(&mut self, config: &Config) {
+        let model = &config.model;
+        let dropouts = [model.dropout, model.embedding_dropout, model.attention_dropout, model.activation_dropout];
+        if config.train.r_drop > 0.0 && dropouts.iter().all(|dropout| *dropout == 0.0) {
+            let what = "`train.r_drop` compares two passes that dropout makes different, and the model has no dropout";
+            let error = Error::usage(what).help("set `model.dropout`, for example to 0.3; or leave `train.r_drop` out");
+            self.add(&["train.r_drop", "model.dropout"], error);
+        }
+    }
+
     /// Checks that frozen parts exist, and that not everything is frozen.
     fn freeze(&mut self, config: &Config) {
         let train = &config.train;
@@ -321,13 +333,10 @@ impl Together<'_> {
             self.parts("train.low_rank.also", &low_rank.also, config);
             self.low_rank(low_rank, config);
         }
-        let of = |entry: &Entry| Training::of(&entry.name, &train.freeze, train.low_rank.as_ref());
-        if names(config).entries().iter().all(|entry| of(entry) == Training::Frozen) {
-            let (key, help) = match train.low_rank {
-                None => ("train.freeze", "leave something out of it"),
-                Some(_) => ("train.low_rank", "name projections in it that `train.freeze` does not hold"),
-            };
-            self.add(&[key], Error::usage(format!("`{key}` leaves no parameter to be trained")).help(help));
+        let of = |entry: &Entry| Training::of(&entry.name, &train.freeze, None);
+        if train.low_rank.is_none() && names(config).entries().iter().all(|entry| of(entry) == Training::Frozen) {
+            let error = Error::usage("`train.freeze` leaves no parameter to be trained");
+            self.add(&["train.freeze"], error.help("leave something out of it"));
         }
     }
 
@@ -369,6 +378,12 @@ impl Together<'_> {
             let what = format!("`train.low_rank.projections`: no layer has a projection {name}");
             let error = Error::usage(what).help(format!("they are {}", PROJECTIONS.join(", ")));
             self.add(&["train.low_rank.projections"], error);
+        }
+        let of = |entry: &Entry| Training::of(&entry.name, &config.train.freeze, Some(low_rank));
+        if names(config).entries().iter().all(|entry| of(entry) != Training::LowRank) {
+            let error = Error::usage("`train.low_rank` gives factors to no matrix");
+            let help = "name projections in it that neither `also` nor `train.freeze` holds; or leave it out";
+            self.add(&["train.low_rank"], error.help(help));
         }
         if config.train.init.is_none() {
             let what = "`train.low_rank` changes a trained model, and `train.init` names none";

@@ -156,6 +156,7 @@ const TRAIN: &[Key] = &[
     key("max_updates", COUNT).on_resume(OnResume::Free),
     key("max_epochs", COUNT).on_resume(OnResume::Free),
     key("label_smoothing", FRACTION).decides(VALIDATION),
+    key("r_drop", NOT_NEGATIVE),
     key("clip_norm", NOT_NEGATIVE).on_resume(OnResume::Noted),
     key("average_last", COUNT).on_resume(OnResume::Free),
     key("exponential_average", FRACTION),
@@ -371,6 +372,7 @@ mod tests {
             "optimizer.eps",
             "optimizer.kind",
             "optimizer.weight_decay",
+            "r_drop",
             "seed",
         ];
         assert_eq!(of_train, fixed.map(|key| format!("train.{key}")).iter().collect::<Vec<_>>());

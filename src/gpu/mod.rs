@@ -334,6 +334,9 @@ impl Engine {
     /// Where the device has the bounds of what has weight decay, and how many they are.
     fn bounds(&mut self, decayed: &[Range<usize>]) -> Result<(Address, usize)> {
         let count = 2 * decayed.len();
+        if count == 0 {
+            return Ok((Address::NONE, 0));
+        }
         if let Some((_, at)) = self.decayed.iter().find(|(known, _)| known == decayed) {
             return Ok((*at, count));
         }

@@ -4,6 +4,10 @@
 //! The loss of a token with label y is (1−ε)·(−log p_y) + ε/V·Σ_v (−log p_v) (Szegedy et al. 2016, section 7), as
 //! PyTorch's `CrossEntropyLoss(label_smoothing=ε)`; padding contributes nothing. Losses are *summed*: training divides
 //! by the number of target tokens of the whole update.
+//!
+//! R-Drop (Liang et al. 2021, "R-Drop: Regularized Dropout for Neural Networks") goes over each sentence twice, with
+//! different dropout. The loss of a token is ½·(CE₁ + CE₂) + α/4·(KL(p‖q) + KL(q‖p)), where p and q are what the two
+//! passes predict, and CE is the smoothed loss above.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -29,7 +33,7 @@ fn task_rows(d: usize) -> usize {
     (d / 10).next_multiple_of(12).clamp(12, 192)
 }
 
-/// Labels and smoothing.
+/// What the rows are to predict, and how far from it they are: the loss.
 #[derive(Clone, Debug, Default)]
 pub struct Targets {
     /// One label per row, [N].
@@ -38,6 +42,8 @@ pub struct Targets {
     pub padding: u32,
     /// Label smoothing ε.
     pub smoothing: f32,
+    /// α of R-Drop; 0: off. Otherwise rows i and N/2 + i are one token in two passes.
+    pub r_drop: f32,
     /// What the smoothed loss of each row is multiplied by, [N]; empty: by 1.
     pub weights: Vec<f32>,
 }
@@ -46,6 +52,24 @@ impl Targets {
     /// What the smoothed loss of a row is multiplied by.
     fn weight(&self, row: usize) -> f32 {
         self.weights.get(row).copied().unwrap_or(1.0)
+    }
+
+    /// The rows that are not padding. With R-Drop, both of each token follow one another.
+    fn real_rows(&self) -> Vec<usize> {
+        let is_real = |row: &usize| self.labels[*row] != self.padding;
+        if self.r_drop == 0.0 {
+            return (0..self.labels.len()).filter(is_real).collect();
+        }
+        let half = self.labels.len() / 2;
+        (0..half).filter(is_real).flat_map(|row| [row, half + row]).collect()
+    }
+
+    /// Whether with R-Drop each token is there twice.
+    pub fn is_paired(&self) -> bool {
+        fn has_equal_halves<T: PartialEq>(all: &[T]) -> bool {
+            all.len().is_multiple_of(2) && all[..all.len() / 2] == all[all.len() / 2..]
+        }
+        self.r_drop == 0.0 || (has_equal_halves(&self.labels) && has_equal_halves(&self.weights))
     }
 }
 
@@ -73,6 +97,9 @@ pub fn run(
     }
     if !targets.weights.is_empty() && targets.weights.len() != n {
         bail!("{} weights for {n} rows", targets.weights.len());
+    }
+    if !targets.is_paired() {
+        bail!("the two passes of R-Drop have different targets");
     }
     let is_unknown = |&&y: &&u32| y as usize >= vocabulary || (Some(y) == left_out && y != targets.padding);
     if let Some(label) = targets.labels.iter().find(is_unknown) {
@@ -125,8 +152,17 @@ pub fn reference(logits: &Tensor, targets: &Targets, left_out: Option<u32>) -> R
     let nll = log_probs.gather(&labels, 1)?.squeeze(1)?.neg()?; // [N]
     let uniform = log_probs.mean(D::Minus1)?.neg()?; // [N]
     let smoothing = targets.smoothing as f64;
-    let loss = ((&nll * (1.0 - smoothing))? + (uniform * smoothing)?)?.mul(&weights)?.sum_all()?;
-    let nll = nll.mul(&real)?.sum_all()?;
+    let mut loss = ((&nll * (1.0 - smoothing))? + (uniform * smoothing)?)?.mul(&weights)?.sum_all()?;
+    let mut nll = nll.mul(&real)?.sum_all()?;
+    if targets.r_drop > 0.0 {
+        let half = rows / 2;
+        let (p, q) = (log_probs.narrow(0, 0, half)?, log_probs.narrow(0, half, half)?);
+        // KL(p‖q) + KL(q‖p) = Σ (p − q)·(log p − log q)
+        let both = (p.exp()? - q.exp()?)?.mul(&(p - q)?)?.sum(D::Minus1)?;
+        let between = both.mul(&weights.narrow(0, 0, half)?)?.sum_all()?;
+        loss = ((loss * 0.5)? + (between * (f64::from(targets.r_drop) / 4.0))?)?;
+        nll = (nll * 0.5)?;
+    }
     // Not every device has f64.
     let scalar = |t: Tensor| match t.dtype() {
         DType::F64 => t.to_scalar::<f64>(),
@@ -147,6 +183,40 @@ fn without_column(matrix: &Tensor, column: usize) -> Result<Tensor> {
     }
 }
 
+/// What is known of a row of logits that have become e^(x - largest).
+struct Row {
+    /// The largest logit.
+    largest: f32,
+    /// Σ e^(x - largest)
+    exp_sum: f32,
+    /// Its logarithm.
+    log_sum: f32,
+    /// The smoothed loss.
+    smoothed: f32,
+    /// The negative log-likelihood.
+    nll: f32,
+}
+
+/// Replaces the logits of one row, without the token `left_out`.
+#[inline(always)]
+fn take_exponentials(logits: &mut [f32], label: usize, smoothing: f32, left_out: Option<usize>) -> Row {
+    let v = (logits.len() - usize::from(left_out.is_some())) as f32;
+    if let Some(token) = left_out {
+        logits[token] = 0.0;
+    }
+    let total = simd::sum(logits);
+    if let Some(token) = left_out {
+        logits[token] = f32::NEG_INFINITY;
+    }
+    let (largest, chosen) = (simd::max(logits), logits[label]);
+    let exp_sum = simd::exp_shifted(logits, largest);
+    // Differences first, for precision: log Σ e^x lies near the largest logit, which may be far from zero.
+    let log_sum = exp_sum.ln();
+    let nll = log_sum + (largest - chosen);
+    let smoothed = (1.0 - smoothing) * nll + smoothing * (log_sum + (largest - total / v));
+    Row { largest, exp_sum, log_sum, smoothed, nll }
+}
+
 vectorised! {
     /// The smoothed loss of one row of logits, times its weight, and its negative log-likelihood, both without the
     /// token `left_out`. With `gradient`, the logits become the gradient of the former.
@@ -159,19 +229,7 @@ vectorised! {
         gradient: bool,
     ) -> (f32, f32) {
         let v = (logits.len() - usize::from(left_out.is_some())) as f32;
-        if let Some(token) = left_out {
-            logits[token] = 0.0;
-        }
-        let total = simd::sum(logits);
-        if let Some(token) = left_out {
-            logits[token] = f32::NEG_INFINITY;
-        }
-        let (largest, chosen) = (simd::max(logits), logits[label]);
-        let exp_sum = simd::exp_shifted(logits, largest);
-        // Differences first, for precision: log Σ e^x lies near the largest logit, which may be far from zero.
-        let log_sum = exp_sum.ln();
-        let nll = log_sum + (largest - chosen);
-        let smoothed = (1.0 - smoothing) * nll + smoothing * (log_sum + (largest - total / v));
+        let Row { exp_sum, smoothed, nll, .. } = take_exponentials(logits, label, smoothing, left_out);
         if gradient {
             let (inverse, uniform) = (weight / exp_sum, weight * (smoothing / v));
             for x in logits.iter_mut() {
@@ -183,6 +241,59 @@ vectorised! {
             }
         }
         (weight * smoothed, nll)
+    }
+}
+
+vectorised! {
+    /// The same of a token with R-Drop, whose logits two passes have computed; the negative log-likelihood is their
+    /// mean. `difference` is scratch memory for as many numbers.
+    ///
+    /// With d = log p − log q, the gradient of KL(p‖q) + KL(q‖p) is p·(d − KL(p‖q)) + p − q for the logits of p, and
+    /// q·(−d − KL(q‖p)) + q − p for those of q.
+    fn pair_loss(
+        first: &mut [f32],
+        second: &mut [f32],
+        difference: &mut [f32],
+        targets: &Targets,
+        row: usize,
+        left_out: Option<usize>,
+        gradient: bool,
+    ) -> (f32, f32) {
+        let n = first.len();
+        let (second, difference) = (&mut second[..n], &mut difference[..n]);
+        let (label, smoothing, weight) = (targets.labels[row] as usize, targets.smoothing, targets.weight(row));
+        for i in 0..n {
+            difference[i] = first[i] - second[i];
+        }
+        let p = take_exponentials(first, label, smoothing, left_out);
+        let q = take_exponentials(second, label, smoothing, left_out);
+        let between = (p.largest - q.largest) + (p.log_sum - q.log_sum);
+        for d in difference.iter_mut() {
+            *d -= between;
+        }
+        if let Some(token) = left_out {
+            difference[token] = 0.0;
+        }
+        let kl = [simd::dot(first, difference) / p.exp_sum, -simd::dot(second, difference) / q.exp_sum];
+        let share = targets.r_drop / 4.0;
+        if gradient {
+            let v = (n - usize::from(left_out.is_some())) as f32;
+            let (half, pull, uniform) = (weight * 0.5, weight * share, weight * 0.5 * (smoothing / v));
+            let (of_first, of_second) = (1.0 / p.exp_sum, 1.0 / q.exp_sum);
+            for i in 0..n {
+                let (p, q, d) = (first[i] * of_first, second[i] * of_second, difference[i]);
+                first[i] = half * p - uniform + pull * (p * (d - kl[0]) + p - q);
+                second[i] = half * q - uniform + pull * (q * (-d - kl[1]) + q - p);
+            }
+            for logits in [first, second] {
+                logits[label] -= half * (1.0 - smoothing);
+                if let Some(token) = left_out {
+                    logits[token] = 0.0;
+                }
+            }
+        }
+        let loss = 0.5 * (p.smoothed + q.smoothed) + share * (kl[0] + kl[1]);
+        (weight * loss, 0.5 * (p.nll + q.nll))
     }
 }
 
@@ -221,16 +332,16 @@ fn forward(
             precision: projection.weight.precision(),
             left_out,
         };
-        if !targets.labels.contains(&targets.padding) {
+        if targets.r_drop == 0.0 && !targets.labels.contains(&targets.padding) {
             return Ok(chunks(x, d, &weights, targets, gradients));
         }
         Ok(real_rows(x, d, &weights, targets, gradients))
     })
 }
 
-/// [`chunks`] of the rows that are not padding; padding gets no logits, and a gradient of zero.
+/// [`chunks`] of the rows that are not padding, in the order of [`Targets::real_rows`]; padding gets no logits, and a gradient of zero.
 fn real_rows(x: &[f32], d: usize, weights: &Weights, targets: &Targets, gradients: Option<&mut Gradients>) -> Sums {
-    let real: Vec<usize> = (0..targets.labels.len()).filter(|&row| targets.labels[row] != targets.padding).collect();
+    let real = targets.real_rows();
     let labels = real.iter().map(|&row| targets.labels[row]).collect();
     let weights_of_rows = match targets.weights[..] {
         [] => Vec::new(),
@@ -312,11 +423,23 @@ fn chunk_rows(
             }
             let mut sums = (0.0, 0.0);
             let timer = profile::kernel("softmax and loss", "", Work::floats(2 * logits.len()));
-            for (logits, row) in logits.chunks_exact_mut(v).zip(of.start + a..of.start + b) {
-                let (label, weight) = (targets.labels[row] as usize, targets.weight(row));
-                let (smoothed, nll) = row_loss(logits, label, targets.smoothing, weight, weights.left_out, wanted);
+            let mut add = |(smoothed, nll): (f32, f32)| {
                 sums.0 += smoothed as f64;
                 sums.1 += nll as f64;
+            };
+            let (of_rows, left_out) = (of.start + a..of.start + b, weights.left_out);
+            if targets.r_drop > 0.0 {
+                // Chunks and tasks have even numbers of rows.
+                let mut difference = Scratch::new(v);
+                for (pair, row) in logits.chunks_exact_mut(2 * v).zip(of_rows.step_by(2)) {
+                    let (first, second) = pair.split_at_mut(v);
+                    add(pair_loss(first, second, &mut difference, targets, row, left_out, wanted));
+                }
+            } else {
+                for (logits, row) in logits.chunks_exact_mut(v).zip(of_rows) {
+                    let (label, weight) = (targets.labels[row] as usize, targets.weight(row));
+                    add(row_loss(logits, label, targets.smoothing, weight, left_out, wanted));
+                }
             }
             drop(timer);
             if let Some(backward) = &weights.backward {

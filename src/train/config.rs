@@ -9,6 +9,7 @@ use super::optimizer::OptimizerConfig;
 use super::schedule::ScheduleConfig;
 use crate::choice::choice;
 use crate::metrics::Tokenize;
+use crate::ops::loss::Targets;
 
 /// `[train]`: batches, updates, checkpoints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,6 +35,8 @@ pub struct TrainConfig {
     pub max_epochs: u64,
     /// Probability taken from the label and spread over the vocabulary (Szegedy et al. 2016).
     pub label_smoothing: f64,
+    /// R-Drop's α: each pair is gone over twice, and what the two passes predict is drawn together; 0: off.
+    pub r_drop: f64,
     /// Gradients are scaled down to at most this L2 norm; 0: off.
     pub clip_norm: f64,
     /// How many of the last checkpoints are averaged to the final model; 0: off.
@@ -73,6 +76,7 @@ impl Default for TrainConfig {
             max_updates: 100_000,
             max_epochs: 0,
             label_smoothing: 0.1,
+            r_drop: 0.0,
             clip_norm: 0.0,
             average_last: 0,
             exponential_average: 0.0,
@@ -85,6 +89,14 @@ impl Default for TrainConfig {
             schedule: ScheduleConfig::default(),
             optimizer: OptimizerConfig::default(),
         }
+    }
+}
+
+impl TrainConfig {
+    /// The loss of targets with this padding, without their labels.
+    pub fn loss(&self, padding: u32) -> Targets {
+        let (smoothing, r_drop) = (self.label_smoothing as f32, self.r_drop as f32);
+        Targets { padding, smoothing, r_drop, ..Targets::default() }
     }
 }
 

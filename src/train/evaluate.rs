@@ -7,24 +7,24 @@ use super::{accumulate, tell_limit};
 use crate::data::batch::Batch;
 use crate::error::Result;
 use crate::ops::Mode;
-use crate::ops::loss::Sums;
+use crate::ops::loss::{Sums, Targets};
 
 /// Computes losses between two updates.
 pub struct Evaluator<'a> {
     pub(super) backend: &'a mut dyn Backend,
     pub(super) limit: &'a mut Limit,
     pub(super) log: &'a Log,
-    /// The label that is padding, and label smoothing.
-    pub(super) of_targets: (u32, f64),
+    /// Which loss that is.
+    pub(super) loss: Targets,
 }
 
 impl Evaluator<'_> {
     /// The sums of the losses over batches; `None` if `stops` ended it early.
     pub fn losses(&mut self, batches: &[Batch], stops: &dyn Fn() -> bool) -> Result<Option<Sums>> {
-        let Self { backend, limit, log, of_targets } = self;
+        let Self { backend, limit, log, loss } = self;
         let mut stopped = false;
         let work = |batches: &[MicroBatch]| {
-            accumulate(&mut **backend, batches, *of_targets, |_, _| {
+            accumulate(&mut **backend, batches, loss, |_, _| {
                 stopped = stops();
                 (!stopped).then_some(Mode::INFERENCE)
             })

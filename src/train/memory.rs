@@ -65,6 +65,8 @@ impl Sizes {
 /// sub-layer keeps for backward and needs while in it; the logits of one chunk of the loss; and the ids of all
 /// micro-batches of an update.
 pub fn estimate(model: &ModelConfig, train: &TrainConfig, counts: Sizes, vocabulary: usize, tokens: usize) -> usize {
+    // R-Drop goes over each pair twice at once.
+    let tokens = if train.r_drop > 0.0 { tokens.saturating_mul(2) } else { tokens };
     let (d, f) = (model.d_model, model.d_ff);
     let (keys, values) = (model.heads * model.d_k, model.heads * model.d_v);
     // Kept a token: packed projections, head outputs, output before the norm, and the tensor handed on.

@@ -120,26 +120,21 @@ impl Clock {
     }
 }
 
-/// A batch in the form the model takes: source, decoder input, labels.
-pub fn inputs(batch: &Batch, padding: u32, smoothing: f64) -> (Sequences, Sequences, Targets) {
+/// A batch in the form the model takes: source, decoder input, and targets with the `loss` of these, which have no
+/// labels. With R-Drop, all rows are there twice.
+pub fn inputs(batch: &Batch, loss: &Targets) -> (Sequences, Sequences, Targets) {
+    let times = if loss.r_drop > 0.0 { 2 } else { 1 };
     let sequences = |ids: &[u32], lengths: &[u32], length: usize| Sequences {
-        ids: ids.to_vec(),
-        lengths: Arc::new(lengths.to_vec()),
+        ids: ids.repeat(times),
+        lengths: Arc::new(lengths.repeat(times)),
         length,
     };
+    let weights = batch.weights.iter().flat_map(|weight| std::iter::repeat_n(*weight, batch.target_length));
+    let weights = weights.collect::<Vec<_>>().repeat(times);
     (
         sequences(&batch.source, &batch.source_lengths, batch.source_length),
         sequences(&batch.target_input, &batch.target_lengths, batch.target_length),
-        Targets {
-            labels: batch.labels.clone(),
-            padding,
-            smoothing: smoothing as f32,
-            weights: batch
-                .weights
-                .iter()
-                .flat_map(|weight| std::iter::repeat_n(*weight, batch.target_length))
-                .collect(),
-        },
+        Targets { labels: batch.labels.repeat(times), weights, ..*loss },
     )
 }
 
@@ -148,14 +143,14 @@ pub fn inputs(batch: &Batch, padding: u32, smoothing: f64) -> (Sequences, Sequen
 pub fn accumulate(
     backend: &mut dyn Backend,
     batches: &[MicroBatch],
-    (padding, smoothing): (u32, f64),
+    loss: &Targets,
     mut mode: impl FnMut(u64, u64) -> Option<Mode>,
 ) -> Result<()> {
     backend.begin()?;
     for MicroBatch { number, parts } in batches {
         for (part, batch) in (0..).zip(parts) {
             let Some(mode) = mode(*number, part) else { return Ok(()) };
-            let (source, target, targets) = inputs(batch, padding, smoothing);
+            let (source, target, targets) = inputs(batch, loss);
             backend.pass(&source, &target, &targets, &mode)?;
         }
     }
@@ -191,7 +186,8 @@ impl Trainer<'_> {
     pub fn evaluator(&mut self) -> Evaluator<'_> {
         let Self { backend, session, log, padding, config, .. } = self;
         let limit = &mut session.limit_of_evaluation;
-        Evaluator { backend: &mut **backend, limit, log, of_targets: (*padding, config.label_smoothing) }
+        let loss = Targets { r_drop: 0.0, ..config.loss(*padding) };
+        Evaluator { backend: &mut **backend, limit, log, loss }
     }
 
     /// Trains until a limit, patience or a signal ends it.

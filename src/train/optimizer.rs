@@ -107,58 +107,63 @@ impl Training {
     }
 }
 
+/// An exponential average that begins with the parameters as they are, if there is to be one.
+fn average_of(parameters: &Parameters, decay: f64) -> Result<Option<(Tensor, f64)>> {
+    (decay > 0.0).then(|| parameters.values().copy().map(|copy| (copy, decay))).transpose()
+}
+
+/// The parameters that are trained whole where some are not.
+fn trained_without(entries: &[Entry], config: &OptimizerConfig, is_frozen: &dyn Fn(&Entry) -> bool) -> Trained {
+    let OptimizerConfig::Adam { weight_decay, .. } = config;
+    let trained = || entries.iter().filter(|entry| !is_frozen(entry));
+    let decayed = trained().filter(|entry| entry.kind == Kind::Weight && *weight_decay > 0.0);
+    Trained { ranges: ranges(trained()), decayed: ranges(decayed) }
+}
+
 impl Optimizer {
     /// Fresh state: all moments zero. `average_decay` > 0 keeps an exponential average of the parameters.
     pub fn new(config: &OptimizerConfig, parameters: &Arc<Parameters>, average_decay: f64) -> Result<Self> {
-        let values = parameters.values();
-        let average = (average_decay > 0.0).then(|| values.copy().map(|copy| (copy, average_decay))).transpose()?;
-        let none = Tensor::zeros(0, values.dtype(), values.device())?;
-        let optimizer = Self {
-            config: config.clone(),
-            parameters: parameters.clone(),
-            first: none.clone(),
-            second: none,
-            trained: Trained::default(),
-            frozen: Vec::new(),
-            low_rank: None,
-            low_rank_config: None,
-            average,
-        };
-        optimizer.training(&[], None)
+        let average = average_of(parameters, average_decay)?;
+        Self::with(config.clone(), parameters.clone(), average, &[], None)
     }
 
     /// As `[train]` says.
     pub fn of(config: &TrainConfig, parameters: &Arc<Parameters>) -> Result<Self> {
-        Self::new(&config.optimizer, parameters, config.exponential_average)?
-            .training(&config.freeze, config.low_rank.as_ref())
+        let average = average_of(parameters, config.exponential_average)?;
+        let low_rank = config.low_rank.as_ref();
+        Self::with(config.optimizer.clone(), parameters.clone(), average, &config.freeze, low_rank)
     }
 
     /// With these parts of the model frozen, and others trained by factors of low rank: all moments are zero again. The
     /// caller is to clear the gradients of what has none ([`Self::frozen`]).
     pub fn training(self, freeze: &[String], low_rank: Option<&LowRankConfig>) -> Result<Self> {
+        let Self { config, parameters, average, .. } = self;
+        Self::with(config, parameters, average, freeze, low_rank)
+    }
+
+    fn with(
+        config: OptimizerConfig,
+        parameters: Arc<Parameters>,
+        average: Option<(Tensor, f64)>,
+        freeze: &[String],
+        low_rank: Option<&LowRankConfig>,
+    ) -> Result<Self> {
         let of = |entry: &Entry| Training::of(&entry.name, freeze, low_rank);
-        let entries = self.parameters.entries();
-        let trained = self.trained_without(&|entry| of(entry) != Training::Whole);
+        let entries = parameters.entries();
+        let trained = trained_without(entries, &config, &|entry| of(entry) != Training::Whole);
         let frozen = ranges(entries.iter().filter(|entry| of(entry) == Training::Frozen));
         let low_rank_config = low_rank.cloned();
         let low_rank = low_rank.map(|low_rank| {
             let adapted = entries.iter().filter(|entry| of(entry) == Training::LowRank);
-            LowRank::new(&self.parameters, adapted, low_rank.rank, low_rank.alpha)
+            LowRank::new(&parameters, adapted, low_rank.rank, low_rank.alpha)
         });
         let low_rank = low_rank.transpose()?;
         let count = trained.count() + low_rank.as_ref().map_or(0, |low_rank| low_rank.factors().elem_count());
-        let values = self.parameters.values();
+        let values = parameters.values();
         let moment = || Tensor::zeros(count, values.dtype(), values.device());
-        self.parameters.set_without_gradient(&frozen);
-        Ok(Self { first: moment()?, second: moment()?, trained, frozen, low_rank, low_rank_config, ..self })
-    }
-
-    /// The parameters that are trained whole where some are not.
-    fn trained_without(&self, is_frozen: &dyn Fn(&Entry) -> bool) -> Trained {
-        let OptimizerConfig::Adam { weight_decay, .. } = self.config;
-        let trained = || self.parameters.entries().iter().filter(|entry| !is_frozen(entry));
-        let decayed = trained().filter(|entry| entry.kind == Kind::Weight && weight_decay > 0.0);
-        Trained { ranges: ranges(trained()), decayed: ranges(decayed) }
+        let (first, second) = (moment()?, moment()?);
+        parameters.set_without_gradient(&frozen);
+        Ok(Self { config, parameters, first, second, trained, frozen, low_rank, low_rank_config, average })
     }
 
     /// The parameters that are trained whole.
@@ -171,7 +176,7 @@ impl Optimizer {
         let of = |entry: &Entry| Training::of(&entry.name, freeze, self.low_rank_config.as_ref());
         let entries = self.parameters.entries();
         let frozen = ranges(entries.iter().filter(|entry| of(entry) == Training::Frozen));
-        (frozen != self.frozen).then(|| self.trained_without(&|entry| of(entry) != Training::Whole))
+        (frozen != self.frozen).then(|| trained_without(entries, &self.config, &|entry| of(entry) != Training::Whole))
     }
 
     /// The parameters that have no gradient, in order: those that stay as they are.

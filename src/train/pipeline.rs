@@ -122,9 +122,9 @@ fn training(config: &TrainConfig, step: u64, number: u64, part: u64) -> Mode {
 /// Returns the state of a start that knows what fits.
 pub fn rehearse(backend: &mut dyn Backend, batch: Batch, padding: u32, config: &TrainConfig) -> Result<Session> {
     let mut session = Session::default();
+    let loss = config.loss(padding);
     let work = |batches: &[MicroBatch]| {
-        let of_targets = (padding, config.label_smoothing);
-        accumulate(backend, batches, of_targets, |number, part| Some(training(config, 0, number, part)))
+        accumulate(backend, batches, &loss, |number, part| Some(training(config, 0, number, part)))
     };
     session.limit.within(vec![MicroBatch::only(vec![batch])], |most| note(limit(most)), work)?;
     backend.sums()?;
@@ -136,11 +136,11 @@ impl Trainer<'_> {
     /// short where a signal `stops` it between two of them.
     fn go_over(&mut self, drawn: Drawn, step: u64, stops: &dyn Fn() -> bool) -> Result<Drawn> {
         let Self { backend, session, config, log, padding, .. } = self;
-        let of_targets = (*padding, config.label_smoothing);
+        let loss = config.loss(*padding);
         let mut is_cut = drawn.is_cut;
         let work = |batches: &[MicroBatch]| {
             let mut passes = 0;
-            accumulate(&mut **backend, batches, of_targets, |number, part| {
+            accumulate(&mut **backend, batches, &loss, |number, part| {
                 is_cut |= passes > 0 && stops();
                 passes += 1;
                 (!is_cut).then(|| training(config, step, number, part))

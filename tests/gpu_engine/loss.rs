@@ -109,6 +109,97 @@ fn the_smoothed_loss_is_its_definition() {
     }
 }
 
+/// With R-Drop: ½·(CE₁ + CE₂) + α/4·(KL(p‖q) + KL(q‖p)), and its gradients for both rows of logits.
+fn pair_by_definition(
+    rows: [&[f64]; 2],
+    label: usize,
+    weight: f64,
+    alpha: f64,
+    left_out: Option<u32>,
+) -> (f64, f64, [Vec<f64>; 2]) {
+    let [first, second] = rows.map(|row| by_definition(row, label, 0.5 * weight, left_out));
+    let logarithms = rows.map(|row| {
+        let is_output = |(token, _): &(usize, &f64)| left_out != Some(*token as u32);
+        let outputs = || row.iter().enumerate().filter(is_output).map(|(_, x)| *x);
+        let largest = outputs().fold(f64::NEG_INFINITY, f64::max);
+        let log_sum = largest + outputs().map(|x| (x - largest).exp()).sum::<f64>().ln();
+        row.iter().map(|x| x - log_sum).collect::<Vec<_>>()
+    });
+    let tokens = || (0..rows[0].len()).filter(|token| left_out != Some(*token as u32));
+    let divergence = |p: &[f64], q: &[f64]| tokens().map(|i| p[i].exp() * (p[i] - q[i])).sum::<f64>();
+    let [p, q] = [&logarithms[0], &logarithms[1]];
+    let (forward, back) = (divergence(p, q), divergence(q, p));
+    let mut gradients = [first.2, second.2];
+    for i in tokens() {
+        let (a, b, d, pull) = (p[i].exp(), q[i].exp(), p[i] - q[i], weight * alpha / 4.0);
+        gradients[0][i] += pull * (a * (d - forward) + a - b);
+        gradients[1][i] += pull * (b * (-d - back) + b - a);
+    }
+    let loss = first.0 + second.0 + weight * alpha / 4.0 * (forward + back);
+    (loss, 0.5 * (first.1 + second.1), gradients)
+}
+
+#[test]
+fn the_loss_of_two_passes_is_its_definition() {
+    const ALPHA: f32 = 5.0;
+    const TOKENS: usize = 3;
+    let queue = device().1;
+    for number in [Number::F32, Number::Bf16] {
+        for (v, left_out) in [(5usize, None), (61, Some(0)), (9001, Some(9000)), (33_000, None)] {
+            let (stride, weights) = (v.next_multiple_of(8), [0.5f32, 3.0, 1.0]);
+            let labels = [v as u32 - 2, NO_LABEL, 3];
+            let mut stream = Stream::new(v as u64, "logits");
+            let mut bits: Vec<u16> = (0..2 * TOKENS * stride)
+                .map(|i| to_bf16(2.0 * stream.normal() as f32 + if i < stride { 300.0 } else { 0.0 }))
+                .collect();
+            if let Some(token) = left_out {
+                (0..2 * TOKENS).for_each(|row| bits[row * stride + token as usize] = to_bf16(1000.0));
+            }
+            let float = |bits: &u16| f32::from_bits(u32::from(*bits) << 16);
+            let exact: Vec<f32> = bits.iter().map(float).collect();
+            let logits = match number {
+                Number::F32 => put(&*queue, &exact),
+                Number::Bf16 => put(&*queue, &bits),
+            };
+            let losses = queue.allocate(8 * TOKENS).unwrap();
+            let at = [logits, losses, put(&*queue, &labels), put(&*queue, &weights)];
+            let kernels = Kernels::new(queue.clone(), number, true);
+            let sizes = [TOKENS, v, stride];
+            kernels.paired_loss(at, [SMOOTHING, ALPHA], sizes, left_out, false).unwrap();
+            let evaluated = get::<f32>(&*queue, losses, 2 * TOKENS);
+            kernels.paired_loss(at, [SMOOTHING, ALPHA], sizes, left_out, true).unwrap();
+            let losses = get::<f32>(&*queue, losses, 2 * TOKENS);
+            assert_eq!(losses, evaluated);
+            let gradients: Vec<f32> = match number {
+                Number::F32 => get::<f32>(&*queue, logits, 2 * TOKENS * stride),
+                Number::Bf16 => get::<u16>(&*queue, logits, 2 * TOKENS * stride).iter().map(float).collect(),
+            };
+            for (token, &label) in labels.iter().enumerate() {
+                let rows = [token, TOKENS + token];
+                let got = rows.map(|row| &gradients[row * stride..][..stride]);
+                let of_token = &losses[2 * token..][..2];
+                if label == NO_LABEL {
+                    assert!(got.concat().iter().chain(of_token).all(|&x| x == 0.0), "v {v}");
+                    continue;
+                }
+                let x = rows.map(|row| exact[row * stride..][..v].iter().map(|&x| f64::from(x)).collect::<Vec<_>>());
+                let weight = f64::from(weights[token]);
+                let (loss, nll, want) =
+                    pair_by_definition([&x[0], &x[1]], label as usize, weight, f64::from(ALPHA), left_out);
+                let near = |got: f32, want: f64| (f64::from(got) - want).abs() < 2e-5 * want.abs().max(1.0);
+                assert!(near(of_token[0], loss) && near(of_token[1], nll), "v {v}: {of_token:?}, not {loss} {nll}");
+                let most = if number == Number::Bf16 { 4e-3 } else { 2e-5 };
+                for (got, want) in got.iter().zip(&want) {
+                    assert!(got[v..].iter().all(|&g| g == 0.0), "v {v}");
+                    let scale = want.iter().fold(0.0, |most: f64, g| most.max(g.abs()));
+                    let off = got.iter().zip(want).map(|(g, w)| (f64::from(*g) - w).abs()).fold(0.0, f64::max);
+                    assert!(off <= most * scale, "{number:?}, v {v} without {left_out:?}: {off} of {scale}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn losses_of_any_number_of_rows_add_up() {
     let queue = device().1;

@@ -68,7 +68,7 @@ fn batch() -> (Sequences, Sequences, Targets) {
     source.ids[..37].fill(9);
     let labels = random_sequences(&target.lengths, V, "labels").ids;
     let weights = [0.5f32, 1.0, 0.0, 3.0].into_iter().flat_map(|weight| vec![weight; target.length]).collect();
-    (source, target, Targets { labels, padding: 0, smoothing: 0.1, weights })
+    (source, target, Targets { labels, smoothing: 0.1, weights, ..Targets::default() })
 }
 
 /// Smoothed loss, negative log-likelihood and gradients of a pass on the processor.
@@ -120,6 +120,57 @@ fn loss_and_gradients_are_the_processor_s() {
         assert!((got.1 - want.1).abs() < 1e-5 * want.1, "config {number}: {}, not {}", got.1, want.1);
         assert_same_gradients(&model(&config, &Device::Cpu), &got.2, &want.2, &format!("config {number}"));
     }
+}
+
+/// [`batch`] as R-Drop has it.
+fn batch_twice() -> (Sequences, Sequences, Targets) {
+    let (source, target, targets) = batch();
+    let twice = |side: Sequences| Sequences { ids: side.ids.repeat(2), lengths: side.lengths.repeat(2).into(), ..side };
+    let (labels, weights) = (targets.labels.repeat(2), targets.weights.repeat(2));
+    (twice(source), twice(target), Targets { labels, weights, r_drop: 5.0, ..targets })
+}
+
+#[test]
+fn r_drop_is_the_processor_s() {
+    for config in [with_dropouts(), odd_sizes()] {
+        let on_processor = model(&config, &Device::Cpu);
+        let (source, target, targets) = batch_twice();
+        on_processor.parameters().clear_gradients().unwrap();
+        let (loss, want) = on_processor.loss(&source, &target, &targets, &TRAINING).unwrap();
+        loss.backward().unwrap();
+        let gradients: Vec<f32> = on_processor.parameters().gradients().to_vec1().unwrap();
+        let pass = |compute| {
+            let (model, mut engine) = engine(&config, compute);
+            engine.begin().unwrap();
+            engine.pass(&source, &target, &targets, &TRAINING).unwrap();
+            (engine.sums().unwrap(), model.parameters().gradients().to_vec1::<f32>().unwrap())
+        };
+        let (sums, got) = pass(DType::F32);
+        assert!((sums.smoothed - want.smoothed).abs() < 1e-5 * want.smoothed, "{sums:?}, not {want:?}");
+        assert!((sums.nll - want.nll).abs() < 1e-5 * want.nll);
+        assert_same_gradients(&on_processor, &got, &gradients, "R-Drop");
+        let (sums, got) = pass(DType::BF16);
+        assert!((sums.smoothed - want.smoothed).abs() < 1e-2 * want.smoothed, "{sums:?}, not {want:?}");
+        assert!(error_by_norm(&got, &gradients) < 0.1);
+        // The divergences are part of it.
+        let once = on_processor.loss(&source, &target, &Targets { r_drop: 0.0, ..targets.clone() }, &TRAINING).unwrap();
+        assert!(want.smoothed > 0.51 * once.1.smoothed && (want.nll / once.1.nll - 0.5).abs() < 1e-6);
+    }
+}
+
+#[test]
+fn passes_of_r_drop_must_have_the_same_targets() {
+    let (_, mut engine) = engine(&small_model(), DType::F32);
+    let (source, mut target, targets) = batch_twice();
+    let mut other = targets.clone();
+    other.labels[0] += 1;
+    engine.begin().unwrap();
+    let error = engine.pass(&source, &target, &other, &TRAINING).unwrap_err();
+    assert!(error.to_string().contains("R-Drop"), "{error}");
+    let mut lengths = target.lengths.to_vec();
+    lengths[0] -= 1;
+    target.lengths = lengths.into();
+    assert!(engine.pass(&source, &target, &targets, &TRAINING).is_err());
 }
 
 /// bf16 has eight significant bits, and activations are rounded as well as factors: the gradient still points the same
@@ -299,8 +350,8 @@ fn update_and_translate(queue: Emulator, config: &ModelConfig, compute: DType) -
     let model = model(config, &Device::Cpu);
     let mut engine = OnGpu::new(Engine::new(&model, queue.clone(), compute)?, None);
     let decay = OptimizerConfig::Adam { betas: [0.9, 0.98], eps: 1e-9, weight_decay: 0.1 };
-    let (source, target, targets) = batch();
-    for low_rank in [None, Some(LowRankConfig::default())] {
+    let twice = (batch_twice(), Some(LowRankConfig::default()));
+    for ((source, target, targets), low_rank) in [(batch(), None), twice] {
         let mut optimizer = Optimizer::new(&decay, model.parameters(), 0.9)?.training(&[], low_rank.as_ref())?;
         engine.begin()?;
         engine.pass(&source, &target, &targets, &TRAINING)?;

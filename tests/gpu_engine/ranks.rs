@@ -36,7 +36,7 @@ fn updates(ranks: Ranks, others: Option<Others>, compute: DType) -> Update {
             let sequences = |lengths: &[u32], what| random_sequences(lengths, V, &format!("{what} {number}"));
             let (source, target) = (sequences(&[7, 3, 12], "source"), sequences(&[5, 9, 2], "target"));
             let labels = sequences(&[5, 9, 2], "labels").ids;
-            let targets = Targets { labels, padding: 0, smoothing: 0.1, weights: Vec::new() };
+            let targets = Targets { labels, smoothing: 0.1, ..Targets::default() };
             let mode = Mode { training: Some(MICRO_BATCHES * update + number), implementation: Implementation::Fused };
             backend.pass(&source, &target, &targets, &mode).unwrap();
         }

@@ -194,7 +194,7 @@ fn speed(model: &Transformer, data: &TrainingData, config: &Config) -> Result<f6
     let batch = batches::largest_batch(data, config.train.batch_tokens);
     let (mut backend, mut limit) = (backend::open(model, None)?, Limit::default());
     let tokens = batch.target_tokens as f64;
-    let of_targets = (data.tokenizers.target.pad_id(), config.train.label_smoothing);
+    let loss = config.train.loss(data.tokenizers.target.pad_id());
     let mut parts = vec![MicroBatch::only(vec![batch])];
     let mut seconds = f64::INFINITY;
     for pass in 0..2 {
@@ -202,7 +202,7 @@ fn speed(model: &Transformer, data: &TrainingData, config: &Config) -> Result<f6
         let mode =
             Mode { training: Some(rng::key(config.train.seed, "check", &[pass])), implementation: Default::default() };
         // In parts if it does not fit, as in training.
-        let work = |batches: &[MicroBatch]| accumulate(&mut *backend, batches, of_targets, |_, _| Some(mode));
+        let work = |batches: &[MicroBatch]| accumulate(&mut *backend, batches, &loss, |_, _| Some(mode));
         parts = limit.within(parts, |_| (), work)?;
         backend.sums()?;
         seconds = seconds.min(started.elapsed().as_secs_f64());

@@ -232,6 +232,14 @@ fn keys_that_do_not_go_together_are_refused() {
             vec!["a.toml:2:10", "leaves no parameter to be trained"],
         ),
         (
+            "[train]\ninit = \"m\"\nlow_rank = { projections = [], also = [\"encoder\"] }\n",
+            vec!["a.toml:3:12", "gives factors to no matrix"],
+        ),
+        (
+            "[train]\nr_drop = 5\n[model]\npreset = \"transformer-tiny\"\ndropout = 0\n",
+            vec!["a.toml:2:10", "the model has no dropout"],
+        ),
+        (
             "[train.schedule]\nkind = \"plateau\"\nlearning_rate = 1\npatience = 10\n",
             vec!["a.toml:4:12", "after 10 validations", "`valid.patience` = 10 ends training then"],
         ),

@@ -51,6 +51,29 @@ impl Kernels {
         }
     }
 
+    /// The same with R-Drop and its α, for `tokens` tokens of two rows of logits each: first one row of each, then the
+    /// other rows in the same order. Labels, weights and losses are those of tokens.
+    pub fn paired_loss(
+        &self,
+        [logits, losses, labels, weights]: [Address; 4],
+        [smoothing, alpha]: [f32; 2],
+        [tokens, vocabulary, stride]: [usize; 3],
+        left_out: Option<u32>,
+        gradient: bool,
+    ) -> Result<()> {
+        // Both rows are read twice, and once more where they become gradients.
+        let work = Work::bytes(2 * self.number.bytes(tokens * vocabulary) * if gradient { 4 } else { 2 });
+        let kernel = self.typed("paired_loss");
+        let (tokens, vocabulary, stride) = (tokens as u32, vocabulary as u32, stride as u32);
+        let (left_out, gradient) = (left_out.unwrap_or(NO_LABEL), u32::from(gradient));
+        let arguments =
+            arguments![logits, losses, labels, weights, smoothing, alpha, vocabulary, stride, left_out, gradient];
+        let (grid, threads) = ([tokens, 1, 1], WARPS * WARP);
+        let launch = Launch { kernel: &kernel, name: "loss", grid, threads, shared: 0, work };
+        // SAFETY: the types are those of `paired_loss` in loss.cu.
+        unsafe { self.queue.launch(&launch, arguments) }
+    }
+
     /// Adds the columns of losses [rows, 2] to two float64.
     pub fn add_losses(&self, sums: Address, losses: Address, rows: usize) -> Result<()> {
         let bytes = 8 * rows;

@@ -12,6 +12,7 @@ use crate::ops::loss::Targets;
 pub(in crate::gpu) const LOGIT_BYTES: usize = 2 << 30;
 /// The fewest rows of a chunk of logits, where memory is short.
 const FEWEST_LOGIT_ROWS: usize = 256;
+
 impl Pass<'_> {
     /// Adds the losses to the sums; `weights` may be [`Address::NONE`], for 1 everywhere. In training, also adds to the
     /// gradients of the projection; returns that of the states.
@@ -27,22 +28,33 @@ impl Pass<'_> {
         let (rows, training) = (side.rows, self.mode.is_training());
         let dx = if training { self.numbers(rows, self.d)? } else { Address::NONE };
         let mark = self.engine.arena.mark();
-        let losses = self.floats(2 * rows)?;
+        // With R-Drop, each token has two rows, one in each half of all.
+        let passes = if targets.r_drop > 0.0 { 2 } else { 1 };
+        let tokens = rows / passes;
+        let losses = self.floats(2 * tokens)?;
         let (logits, chunk) = self.logits(rows, output.stride)?;
-        for start in (0..rows).step_by(chunk) {
-            let count = chunk.min(rows - start);
-            let x = self.after(states, start * self.d);
-            self.project(x, count, output, logits)?;
+        for start in (0..tokens).step_by(chunk / passes) {
+            let count = (chunk / passes).min(tokens - start);
+            let places = (0..passes).map(|pass| {
+                let (row, logits) = (pass * tokens + start, self.after(logits, pass * count * output.stride));
+                (self.after(states, row * self.d), logits, self.after(dx, row * self.d))
+            });
+            let places: Vec<_> = places.collect();
+            places.iter().try_for_each(|(x, logits, _)| self.project(*x, count, output, *logits))?;
             let weights = if weights == Address::NONE { weights } else { weights.plus(4 * start) };
             let of_chunk = [logits, losses.plus(8 * start), labels.plus(4 * start), weights];
-            let sizes = [count, output.out, output.stride];
-            self.engine.kernels.smoothed_loss(of_chunk, targets.smoothing, sizes, left_out, training)?;
-            if training {
+            let (sizes, smoothing, alpha) = ([count, output.out, output.stride], targets.smoothing, targets.r_drop);
+            if passes == 2 {
+                self.engine.kernels.paired_loss(of_chunk, [smoothing, alpha], sizes, left_out, training)?;
+            } else {
+                self.engine.kernels.smoothed_loss(of_chunk, smoothing, sizes, left_out, training)?;
+            }
+            for (x, logits, dx) in places.into_iter().filter(|_| training) {
                 self.add_weight_gradient(logits, x, count, output, output.bias)?;
-                self.project_back(logits, count, output, self.after(dx, start * self.d), false)?;
+                self.project_back(logits, count, output, dx, false)?;
             }
         }
-        self.engine.kernels.add_losses(self.engine.totals, losses, rows)?;
+        self.engine.kernels.add_losses(self.engine.totals, losses, tokens)?;
         self.engine.arena.release(mark);
         Ok(dx)
     }

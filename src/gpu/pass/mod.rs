@@ -138,6 +138,10 @@ fn check(engine: &Engine, plan: &Plan, source: &Sequences, target: &Sequences, t
         return Err(Error::failure(format!("label {label} is outside the vocabulary of {}", plan.output.out)));
     }
     let is_whole = targets.weights.is_empty() || targets.weights.len() == target.ids.len();
+    let (first, second) = target.lengths.split_at(target.batch() / 2);
+    if !targets.is_paired() || (targets.r_drop > 0.0 && first != second) {
+        return Err(Error::failure("the two passes of R-Drop have different targets"));
+    }
     if targets.labels.len() != target.ids.len() || !is_whole || source.batch() != target.batch() {
         return Err(Error::failure("a batch whose parts have different sizes"));
     }

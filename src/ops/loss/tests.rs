@@ -49,48 +49,111 @@ fn smoothed_targets() {
     near(&[row(&[1.0, 2.0, 3.0], 0, 0.1).0], &[0.9 * CROSS_ENTROPY[0] + 0.1 * mean]);
 }
 
-/// The fused loss and its gradients, with padded rows among the others, at the end, everywhere.
+const N: usize = 7;
+const D_MODEL: usize = 8;
+const V: usize = 11;
+
+fn draw(count: usize) -> Vec<f32> {
+    (0..count).map(|i| (i as f32 * 1.7).sin()).collect()
+}
+
+/// A projection, with the parameters it consists of.
+fn projection() -> (std::sync::Arc<crate::ops::params::Parameters>, Projection) {
+    let mut layout = crate::ops::params::ParameterLayout::default();
+    layout.add("weight", &[V, D_MODEL], crate::ops::params::Kind::Weight);
+    layout.add("bias", &[V], crate::ops::params::Kind::Vector);
+    let parameters = layout.allocate(&Device::Cpu, DType::F32).unwrap();
+    let count = V * D_MODEL + V;
+    parameters.values().slice_set(&Tensor::from_vec(draw(count), count, &Device::Cpu).unwrap(), 0, 0).unwrap();
+    let [weight, bias] = ["weight", "bias"].map(|name| parameters.param(name).unwrap());
+    (parameters, Projection { weight, bias: Some(bias) })
+}
+
+/// The sums, and the gradients of states and parameters, of random states under [`projection`].
+fn pass(targets: &Targets, left_out: Option<u32>, implementation: Implementation) -> (Sums, Vec<f32>, Vec<f32>) {
+    let (n, (parameters, projection)) = (targets.labels.len(), projection());
+    let x = Tensor::from_vec(draw(n * D_MODEL), (n, D_MODEL), &Device::Cpu).unwrap();
+    let x = candle_core::Var::from_tensor(&x).unwrap();
+    parameters.clear_gradients().unwrap();
+    let (loss, sums) = run(&x, &projection, targets, left_out, &Mode { training: Some(1), implementation }).unwrap();
+    let dx = loss.backward().unwrap().get(&x).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    (sums, dx, parameters.gradients().to_vec1::<f32>().unwrap())
+}
+
+/// The fused loss is that of plain operations, and so are its gradients, which are returned.
+fn compare(targets: &Targets, left_out: Option<u32>) -> Vec<f32> {
+    let (fused, plain) =
+        (pass(targets, left_out, Implementation::Fused), pass(targets, left_out, Implementation::Reference));
+    assert!((fused.0.smoothed - plain.0.smoothed).abs() < 1e-5, "{:?}, not {:?}", fused.0, plain.0);
+    assert!((fused.0.nll - plain.0.nll).abs() < 1e-5);
+    near(&fused.1, &plain.1);
+    near(&fused.2, &plain.2);
+    fused.2
+}
+
+/// The fused loss and its gradients, with padded rows among the others, at the end, everywhere; and with R-Drop.
 #[test]
 fn padded_rows_cost_nothing_and_change_nothing() {
-    let (n, d, v) = (7, 8, 11);
-    let mut layout = crate::ops::params::ParameterLayout::default();
-    layout.add("weight", &[v, d], crate::ops::params::Kind::Weight);
-    layout.add("bias", &[v], crate::ops::params::Kind::Vector);
-    let parameters = layout.allocate(&Device::Cpu, DType::F32).unwrap();
-    let draw = |count: usize| -> Vec<f32> { (0..count).map(|i| (i as f32 * 1.7).sin()).collect() };
-    let values = Tensor::from_vec(draw(v * d + v), v * d + v, &Device::Cpu).unwrap();
-    parameters.values().slice_set(&values, 0, 0).unwrap();
-    let projection =
-        Projection { weight: parameters.param("weight").unwrap(), bias: Some(parameters.param("bias").unwrap()) };
-    let (weight_rows, biases) = (|token: usize| token * d..(token + 1) * d, |token: usize| v * d + token);
-    let x = candle_core::Var::from_tensor(&Tensor::from_vec(draw(n * d), (n, d), &Device::Cpu).unwrap()).unwrap();
-    let labels = [(vec![3, 0, 5, 1, 0, 10, 0], 0), (vec![1, 2, 3, 4, 5, 6, 7], 0), (vec![0; 7], 0)];
+    let labels = [(vec![3, 0, 5, 1, 0, 10, 0], 0), (vec![1, 2, 3, 4, 5, 6, 7], 0), (vec![0; N], 0)];
     // Padding may be the last token, or one between others.
     let labels = labels.into_iter().chain([(vec![3, 10, 5, 1, 10, 9, 0], 10), (vec![3, 4, 5, 1, 4, 10, 0], 4)]);
     let weights = [vec![], vec![0.5, 0.7, 0.0, 1.0, 0.1, 0.3, 0.9]];
-    let cases = labels.flat_map(|(labels, padding)| {
-        let with =
-            |weights: &Vec<f32>| Targets { labels: labels.clone(), padding, smoothing: 0.1, weights: weights.clone() };
-        weights.each_ref().map(with)
-    });
-    for (targets, has_padding) in cases.flat_map(|targets| [(targets.clone(), true), (targets, false)]) {
-        let padding = targets.padding;
-        let left_out = (!has_padding).then_some(padding);
-        let run = |implementation| {
-            parameters.clear_gradients().unwrap();
-            let (loss, sums) =
-                run(&x, &projection, &targets, left_out, &Mode { training: Some(1), implementation }).unwrap();
-            let dx = loss.backward().unwrap().get(&x).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
-            (sums, dx, parameters.gradients().to_vec1::<f32>().unwrap())
-        };
-        let (fused, plain) = (run(Implementation::Fused), run(Implementation::Reference));
-        assert!((fused.0.smoothed - plain.0.smoothed).abs() < 1e-5);
-        assert!((fused.0.nll - plain.0.nll).abs() < 1e-5);
-        near(&fused.1, &plain.1);
-        near(&fused.2, &plain.2);
-        let token = padding as usize;
-        let unchanged = fused.2[weight_rows(token)].iter().chain([&fused.2[biases(token)]]).all(|g| *g == 0.0);
-        assert!(has_padding || unchanged);
+    for (labels, padding) in labels {
+        for (weights, r_drop) in weights.iter().flat_map(|weights| [(weights, 0.0), (weights, 5.0)]) {
+            let times = if r_drop > 0.0 { 2 } else { 1 };
+            let (labels, weights) = (labels.repeat(times), weights.repeat(times));
+            let targets = Targets { labels, padding, smoothing: 0.1, r_drop, weights };
+            for has_padding in [true, false] {
+                let gradients = compare(&targets, (!has_padding).then_some(padding));
+                let (token, d) = (padding as usize, D_MODEL);
+                let of_token = gradients[token * d..][..d].iter().chain([&gradients[V * d + token]]);
+                assert!(has_padding || of_token.clone().all(|g| *g == 0.0));
+            }
+        }
+    }
+}
+
+/// ½·(CE₁ + CE₂) + α/4·(KL(p‖q) + KL(q‖p)), in float64.
+#[test]
+fn r_drop_is_its_definition() {
+    let (p, q, label) = ([1.0f32, 2.0, -3.0, 0.5], [0.2f32, 2.5, -4.0, 1.5], 1);
+    let softmax = |logits: [f32; 4]| {
+        let exponentials = logits.map(|x| f64::from(x).exp());
+        exponentials.map(|e| e / exponentials.iter().sum::<f64>())
+    };
+    let cross_entropy = |p: [f64; 4]| -0.8 * p[label].ln() - 0.2 / 4.0 * p.iter().map(|p| p.ln()).sum::<f64>();
+    let divergence = |p: [f64; 4], q: [f64; 4]| p.iter().zip(q).map(|(p, q)| p * (p / q).ln()).sum::<f64>();
+    let (p_of, q_of) = (softmax(p), softmax(q));
+    let between = divergence(p_of, q_of) + divergence(q_of, p_of);
+    let want = 0.5 * (cross_entropy(p_of) + cross_entropy(q_of)) + 5.0 / 4.0 * between;
+    let targets =
+        Targets { labels: vec![label as u32; 2], padding: 9, smoothing: 0.2, r_drop: 5.0, weights: vec![0.5; 2] };
+    let (mut first, mut second, mut scratch) = (p, q, [0.0; 4]);
+    let (loss, nll) = pair_loss(&mut first, &mut second, &mut scratch, &targets, 0, None, true);
+    near(&[loss, nll], &[(0.5 * want) as f32, (-0.5 * (p_of[label] * q_of[label]).ln()) as f32]);
+    // However far from zero the logits are.
+    let far = |logits: [f32; 4]| logits.map(|x| x + 1024.0);
+    let (mut again, mut other) = (far(p), far(q));
+    let (far, _) = pair_loss(&mut again, &mut other, &mut scratch, &targets, 0, None, true);
+    assert!((far - loss).abs() < 1e-3 && again.iter().zip(&first).all(|(a, b)| (a - b).abs() < 1e-3));
+    // Two equal passes are one.
+    let (mut first, mut second) = (p, p);
+    let (loss, _) = pair_loss(&mut first, &mut second, &mut scratch, &targets, 0, None, true);
+    let (one, _, gradient) = row(&p, label, 0.2);
+    near(&[loss], &[0.5 * one]);
+    let quarter: Vec<f32> = gradient.iter().map(|g| 0.25 * g).collect();
+    near(&first, &quarter);
+    assert_eq!(first, second);
+}
+
+#[test]
+fn passes_of_r_drop_have_the_same_targets() {
+    let (_, projection) = projection();
+    let x = Tensor::zeros((4, D_MODEL), DType::F32, &Device::Cpu).unwrap();
+    for (labels, weights) in [(vec![1, 2, 1, 3], vec![]), (vec![1, 2, 1, 2], vec![1.0, 0.5, 1.0, 0.4])] {
+        let targets = Targets { labels, weights, r_drop: 1.0, ..Targets::default() };
+        let error = run(&x, &projection, &targets, None, &Mode::training(1)).unwrap_err();
+        assert!(error.to_string().contains("R-Drop"), "{error}");
     }
 }
 
