@@ -3,11 +3,13 @@
 
 mod common;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use common::parity::{self, TOLERANCE};
 use common::{Golden, relative_error};
 use mt::infer::{ComputeType, Engine, model_values};
 use mt::ops::loss::{self, Targets};
+use mt::ops::params::{Kind, ParameterLayout};
+use mt::ops::projection::Projection;
 use mt::ops::{Implementation, Mode};
 
 fn check(file: &str, implementation: Implementation) {
@@ -89,5 +91,33 @@ fn label_smoothing_equals_pytorch() {
         let got: Vec<f32> = gradients.get(&logits).unwrap().flatten_all().unwrap().to_vec1().unwrap();
         let error = relative_error(&got, &golden.floats(&format!("grad.logits.{smoothing}")));
         assert!(error < 1e-5, "{smoothing}: {error}");
+    }
+}
+
+/// The fused loss with R-Drop, and that in plain operations: the projection of the logits is the identity.
+#[test]
+fn r_drop_equals_pytorch() {
+    let golden = Golden::load("r_drop");
+    let (logits, labels) = (golden.floats("input.logits"), golden.ids("input.labels"));
+    let (rows, v) = (2 * labels.len(), golden.shape("input.logits")[2]);
+    let mut layout = ParameterLayout::default();
+    layout.add("weight", &[v, v], Kind::Weight);
+    let parameters = layout.allocate(&Device::Cpu, DType::F32).unwrap();
+    let identity = Tensor::eye(v, DType::F32, &Device::Cpu).unwrap().flatten_all().unwrap();
+    parameters.values().slice_set(&identity, 0, 0).unwrap();
+    let projection = Projection { weight: parameters.param("weight").unwrap(), bias: None };
+    let real = labels.iter().filter(|&&y| y != 0).count() as f64;
+    let targets = Targets { labels: labels.repeat(2), smoothing: 0.1, r_drop: 5.0, ..Targets::default() };
+    let want = f64::from(golden.floats("output.loss")[0]);
+    for implementation in [Implementation::Fused, Implementation::Reference] {
+        let x = Tensor::from_vec(logits.clone(), (rows, v), &Device::Cpu).unwrap();
+        let x = candle_core::Var::from_tensor(&x).unwrap();
+        let mode = Mode { training: Some(1), implementation };
+        let (loss, sums) = loss::run(&x, &projection, &targets, None, &mode).unwrap();
+        assert!((sums.smoothed / real - want).abs() < 1e-5 * want, "{implementation:?}");
+        let gradients = (loss * (1.0 / real)).unwrap().backward().unwrap();
+        let got: Vec<f32> = gradients.get(&x).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+        let error = relative_error(&got, &golden.floats("grad.logits"));
+        assert!(error < 1e-5, "{implementation:?}: {error}");
     }
 }

@@ -13,6 +13,8 @@ from paper_transformer import (
     CASES,
     FOLDER,
     PAD,
+    R_DROP_ALPHA,
+    R_DROP_SMOOTHING,
     SMOOTHINGS,
     Transformer,
     make_inputs,
@@ -238,6 +240,26 @@ def check_label_smoothing():
         compare(f"smoothing {smoothing} against the formula, float64", {n: tensors[n] for n in names}, exact)
 
 
+def check_r_drop():
+    """Compares torch's loss with the formula, and its gradient with the one derived by hand."""
+    print("r_drop.safetensors")
+    tensors = load_file(FOLDER / "r_drop.safetensors")
+    logits, labels = tensors["input.logits"].double(), tensors["input.labels"]
+    real = (labels != PAD).unsqueeze(-1)
+    p, q = logits.softmax(dim=-1)
+    d = p.log() - q.log()
+    forward, back = (p * d).sum(dim=-1, keepdim=True), -(q * d).sum(dim=-1, keepdim=True)
+    target = torch.full_like(p, R_DROP_SMOOTHING / p.shape[-1])
+    target[torch.arange(len(labels)), labels] += 1 - R_DROP_SMOOTHING
+    share = R_DROP_ALPHA / 4
+    of_p = (p - target) / 2 + share * (p * (d - forward) + p - q)
+    of_q = (q - target) / 2 + share * (q * (-d - back) + q - p)
+    cross_entropies = -(target * (p.log() + q.log())).sum(dim=-1, keepdim=True) / 2
+    loss = (cross_entropies + share * (forward + back))[real].sum() / real.sum()
+    exact = {"output.loss": loss, "grad.logits": torch.stack((of_p, of_q)) * real / real.sum()}
+    compare("R-Drop against the formula, float64", {n: tensors[n] for n in exact}, exact)
+
+
 def main():
     torch.set_num_threads(1)  # one order of summation
     for case in CASES:
@@ -247,6 +269,7 @@ def main():
     check_wiring(post)
     check_wiring(replace(post, model=replace(post.model, norm="pre", final_norm=True)))
     check_label_smoothing()
+    check_r_drop()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Golden numbers: the Transformer of "Attention Is All You Need", formula by formula, in PyTorch.
 
-    python tests/golden/paper_transformer.py          # writes the three .safetensors files beside this script
+    python tests/golden/paper_transformer.py          # writes the four .safetensors files beside this script
     python tests/golden/check_paper_transformer.py    # compares them with float64 and torch's own modules
 
 Every step is written as in the paper, with its section number, and heads are computed one at a time,
@@ -391,11 +391,54 @@ def write_label_smoothing():
     write_file("label_smoothing", tensors, config)
 
 
+R_DROP_ALPHA, R_DROP_SMOOTHING = 5.0, 0.1
+
+
+def r_drop_loss(logits, labels):
+    """Liang et al. 2021 (arXiv:2106.14448), section 2.1, with label smoothing in the cross-entropy alone.
+
+    :param logits: [2, N, V], of two passes; :param labels: [N]
+    :return: the mean of 1/2 (CE1 + CE2) + alpha/4 (KL12 + KL21) over the labels that are not padding
+    """
+    real = labels != PAD
+    smoothed = nn.CrossEntropyLoss(label_smoothing=R_DROP_SMOOTHING, ignore_index=PAD, reduction="sum")
+    first, second = (row[real].log_softmax(dim=-1) for row in logits)
+    divergences = sum(
+        nn.functional.kl_div(other, one, reduction="sum", log_target=True)
+        for one, other in ((first, second), (second, first))
+    )
+    cross_entropies = smoothed(logits[0], labels) + smoothed(logits[1], labels)
+    return (cross_entropies / 2 + R_DROP_ALPHA / 4 * divergences) / real.sum()
+
+
+def write_r_drop():
+    """Logits [2, 29, 71] of two passes that differ by a sixth of their spread; torch's loss and its gradient."""
+    rows, vocab, seed = 29, 71, 4
+    generator = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(rows, vocab, generator=generator)
+    logits = logits + 0.5 * torch.randn(2, rows, vocab, generator=generator)
+    labels = torch.randint(1, vocab, (rows,), generator=generator)
+    labels[torch.rand(rows, generator=generator) < 0.2] = PAD
+    leaf = logits.clone().requires_grad_()
+    loss = r_drop_loss(leaf, labels)
+    loss.backward()
+    tensors = {"input.logits": logits, "input.labels": labels, "output.loss": loss.detach(), "grad.logits": leaf.grad}
+    config = {
+        "alpha": R_DROP_ALPHA,
+        "smoothing": R_DROP_SMOOTHING,
+        "ignore_index": PAD,
+        "seed": seed,
+        "torch": torch.__version__.split("+")[0],
+    }
+    write_file("r_drop", tensors, config)
+
+
 def main():
     torch.set_num_threads(1)  # one order of summation
     for case in CASES:
         write_case(case)
     write_label_smoothing()
+    write_r_drop()
 
 
 if __name__ == "__main__":
