@@ -53,6 +53,8 @@ pub(crate) enum Kind {
     Boolean,
     /// A whole number from `least` to `most`.
     Integer { least: i128, most: i128 },
+    /// A whole number of updates, at least `least`, or of epochs: "1 epoch".
+    Interval { least: u64 },
     /// A whole number, positive and even.
     Even { most: i128 },
     /// A finite number within a range.

@@ -234,11 +234,11 @@ pub fn is_known_damage(error: &Error) -> bool {
 }
 
 /// The checkpoints up to update `step` that `save_every` made, and that of `step` itself; not those saved as the best,
-/// or after a signal. The state of each records whether it is regular; without a readable record, `save_every` decides.
-pub fn regular(run: &Path, save_every: u64, step: u64) -> Result<Vec<Saved>> {
-    let is_regular = |(s, directory): &Saved| {
+/// or after a signal. The state of each records whether it is regular; without a readable record, it counts as such.
+pub fn regular(run: &Path, step: u64) -> Result<Vec<Saved>> {
+    let is_regular = |(_, directory): &Saved| {
         let recorded = read_state(directory).ok().and_then(|state| state["regular"].as_bool());
-        recorded.unwrap_or_else(|| s.is_multiple_of(save_every.max(1)))
+        recorded.unwrap_or(true)
     };
     let mut checkpoints = list(run)?;
     checkpoints.retain(|saved| saved.0 > 0 && saved.0 <= step && (saved.0 == step || is_regular(saved)));

@@ -56,7 +56,7 @@ fn average_run(run: &Path, args: &AverageArgs, common: &Common) -> Result<()> {
     let mut flat = vec![0f32; parameters.total()];
     let average = || {
         let chosen = match (args.last, args.best) {
-            (Some(wanted), _) => last(wanted, run, &config)?,
+            (Some(wanted), _) => last(wanted, run)?,
             (None, Some(wanted)) => checkpoints_of_updates(&best(wanted, run)?, run)?,
             (None, None) => checkpoints_of_updates(&args.checkpoints, run)?,
         };
@@ -211,9 +211,9 @@ fn shown(path: &Path) -> String {
 }
 
 /// The last `wanted` checkpoints.
-fn last(wanted: usize, run: &Path, config: &Config) -> Result<Checkpoints> {
+fn last(wanted: usize, run: &Path) -> Result<Checkpoints> {
     let end = checkpoint::list(run)?.last().map_or(0, |(step, _)| *step);
-    let mut checkpoints = checkpoint::regular(run, config.train.save_every, end)?;
+    let mut checkpoints = checkpoint::regular(run, end)?;
     let count = checkpoints.len();
     if count == 0 {
         return Err(no_checkpoints(run));

@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::escape::brief;
 use crate::key::{Key, Kind, Variant};
 use crate::limits;
+use crate::train::Interval;
 
 /// The highest column number that a configuration may use.
 const MOST_COLUMNS: i128 = 1000;
@@ -379,6 +380,11 @@ fn check_value(path: &str, value: &Value, kind: &Kind) -> Result<(), Error> {
         }
         (Kind::Even { .. }, Value::Integer(_)) => Ok(()),
         (Kind::Integer { .. } | Kind::Even { .. }, _) => wrong("a whole number"),
+        (Kind::Interval { least }, Value::Integer(_)) => {
+            check_value(path, value, &Kind::Integer { least: i128::from(*least), most: i128::from(i64::MAX) })
+        }
+        (Kind::Interval { .. }, Value::Text(text)) if text.parse::<Interval>().is_ok() => Ok(()),
+        (Kind::Interval { .. }, _) => wrong("a number of updates, or of epochs in quotes, such as \"1 epoch\""),
         (Kind::Number(range), value) => match number(value) {
             Some(x) if x.is_finite() && range.holds(x) => Ok(()),
             Some(x) if !x.is_finite() => Err(outside(path, value, "a finite number")),

@@ -56,7 +56,7 @@ pub(super) fn require_for_training(config: &Config, merged: &Table, report: &mut
         let error = Error::usage(format!("`data.train` is {state}: there is nothing to train on"));
         together.add(&["data.train"], error.help(help));
     }
-    if config.valid.every > 0 && config.data.valid.is_none() {
+    if !config.valid.every.is_never() && config.data.valid.is_none() {
         let what = format!("`data.valid` is missing, but `valid.every` = {}", config.valid.every);
         let help = "add to [data]: valid = { source = \"valid.en\", target = \"valid.de\" }; or set `valid.every = 0`";
         together.add(&["data.valid", "valid.every"], Error::usage(what).help(help));
@@ -402,7 +402,7 @@ impl Together<'_> {
         let ScheduleConfig::Plateau { patience, .. } = config.train.schedule else { return };
         let (every, stop) = (config.valid.every, config.valid.patience);
         let kind = "`train.schedule.kind` = \"plateau\"";
-        if every == 0 {
+        if every.is_never() {
             let what = format!("{kind} waits for validations, but with `valid.every` = 0 there are none");
             let help = "set `valid.every`, or another `kind`";
             self.add(&["train.schedule.kind", "valid.every"], Error::usage(what).help(help));

@@ -161,7 +161,7 @@ const TRAIN: &[Key] = &[
     key("average_last", COUNT).on_resume(OnResume::Free),
     key("exponential_average", FRACTION),
     key("max_skipped", COUNT).on_resume(OnResume::Free),
-    key("save_every", POSITIVE).on_resume(OnResume::Free),
+    key("save_every", Kind::Interval { least: 1 }).on_resume(OnResume::Free),
     key("keep", POSITIVE).on_resume(OnResume::Free),
     key("keep_best", POSITIVE).on_resume(OnResume::Free),
     key("log_every", POSITIVE).on_resume(OnResume::Free),
@@ -184,7 +184,7 @@ const LOW_RANK: &[Key] = &[
 ];
 
 const VALID: &[Key] = &[
-    key("every", COUNT).on_resume(OnResume::Free),
+    key("every", Kind::Interval { least: 0 }).on_resume(OnResume::Free),
     key("on_start", Kind::Boolean).on_resume(OnResume::Free),
     key("metric", Kind::Choice(ValidMetric::NAMES)).decides(VALIDATION),
     key("tokenize", Kind::Choice(Tokenize::NAMES)).decides(VALIDATION),

@@ -339,7 +339,8 @@ fn forward(
     })
 }
 
-/// [`chunks`] of the rows that are not padding, in the order of [`Targets::real_rows`]; padding gets no logits, and a gradient of zero.
+/// [`chunks`] of the rows that are not padding, in the order of [`Targets::real_rows`]; padding gets no logits, and a
+/// gradient of zero.
 fn real_rows(x: &[f32], d: usize, weights: &Weights, targets: &Targets, gradients: Option<&mut Gradients>) -> Sums {
     let real = targets.real_rows();
     let labels = real.iter().map(|&row| targets.labels[row]).collect();

@@ -45,7 +45,7 @@ impl Ended {
         };
         // When a run goes on, this entry is removed.
         let made = entries.last().filter(|entry| entry["event"] == "final" && entry["loss"].is_number()).cloned();
-        let is_validated = config.valid.every > 0 && config.data.valid.is_some();
+        let is_validated = !config.valid.every.is_never() && config.data.valid.is_some();
         let update = entries.iter().rev().find_map(|entry| entry["update"].as_u64());
         let is_of_final = |entry: &Value| entry["event"] == "monitor" && entry["model"].is_string();
         let (mut monitored, mut candidates) = (Vec::new(), Vec::new());

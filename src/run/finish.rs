@@ -174,7 +174,7 @@ impl RunCallbacks<'_> {
     /// ones.
     fn to_average(&self, log: &Log, step: u64) -> Result<Vec<Saved>> {
         let mut found = Vec::new();
-        for (number, path) in checkpoint::regular(self.run, self.config.train.save_every, step)?.into_iter().rev() {
+        for (number, path) in checkpoint::regular(self.run, step)?.into_iter().rev() {
             if found.len() == self.config.train.average_last {
                 break;
             }

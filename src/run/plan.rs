@@ -127,7 +127,7 @@ impl Plan {
         });
         let memory = self.memory_warning.clone().filter(|_| is_on_host);
         let (train, valid) = (&config.train, &config.valid);
-        let has_patience = valid.patience > 0 && valid.every > 0 && config.data.valid.is_some();
+        let has_patience = valid.patience > 0 && !valid.every.is_never() && config.data.valid.is_some();
         let is_endless = train.max_updates == 0 && train.max_epochs == 0 && !has_patience;
         let endless = is_endless.then(|| {
             "training has no end: only a signal will stop it, and then there is no final model (train.max_updates, \

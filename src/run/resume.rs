@@ -45,7 +45,7 @@ pub fn begin(
         tell(Notice::Info(start.describe()));
     }
     let is_loaded = loaded.is_some();
-    let validation_due = config.valid.on_start && config.valid.every > 0;
+    let validation_due = config.valid.on_start && !config.valid.every.is_never();
     Ok((loaded.unwrap_or_else(|| TrainState { validation_due, ..TrainState::default() }), is_loaded))
 }
 

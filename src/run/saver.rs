@@ -129,7 +129,7 @@ impl Snapshot {
             checkpoint::set_pointer(&self.run, BEST, self.step)?;
         }
         let mut protected = self.best.clone();
-        let averaged = checkpoint::regular(&self.run, self.config.save_every, self.step)?;
+        let averaged = checkpoint::regular(&self.run, self.step)?;
         let surplus = averaged.len().saturating_sub(self.config.average_last);
         protected.extend(averaged[surplus..].iter().map(|(step, _)| *step));
         if let Err(error) = checkpoint::prune(run, self.step, self.config.keep, &protected) {

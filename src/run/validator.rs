@@ -133,7 +133,7 @@ impl Validator {
     /// is called with their number, about sources without a tag, about text for which BLEU is not meaningful, and as
     /// [`Text::open`] does.
     pub fn open(config: &Config, texts: &Texts, tokenizers: &Tokenizers, tell: Tell<'_>) -> Result<Option<Self>> {
-        let Some(valid) = texts.valid.as_ref().filter(|_| config.valid.every > 0) else { return Ok(None) };
+        let Some(valid) = texts.valid.as_ref().filter(|_| !config.valid.every.is_never()) else { return Ok(None) };
         let set = ScoredSet::open(config, valid, "validation", tokenizers, tell)?;
         let monitored = texts.monitor.iter().map(|(name, text)| {
             let set = ScoredSet::open(config, text, name, tokenizers, tell)?;

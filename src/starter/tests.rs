@@ -3,6 +3,7 @@ use std::collections::HashSet;
 use super::*;
 use crate::config;
 use crate::model::Preset;
+use crate::train::Interval;
 
 const CPU: Machine = Machine { has_gpu: false, has_bf16: false };
 const GPU: Machine = Machine { has_gpu: true, has_bf16: false };
@@ -136,7 +137,7 @@ fn every_configuration_loads_and_states_its_recipe() {
             assert_eq!(config.model.preset, Some(preset));
             assert_eq!(config.train.batch_tokens * config.train.accumulate, recipe.batch_tokens * recipe.accumulate);
             assert_eq!(config.train.max_updates as usize, recipe.max_updates);
-            assert_eq!(config.valid.every as usize, recipe.every);
+            assert_eq!(config.valid.every, Interval::Updates(recipe.every as u64));
             assert!(recipe.joint && recipe.tokenize.is_none());
         }
     }

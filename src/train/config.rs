@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::interval::Interval;
 use super::optimizer::OptimizerConfig;
 use super::schedule::ScheduleConfig;
 use crate::choice::choice;
@@ -47,8 +48,8 @@ pub struct TrainConfig {
     /// Updates in a row that are skipped because their loss or gradient is not finite, before the run goes back to its
     /// last checkpoint with a lower learning rate.
     pub max_skipped: u64,
-    /// Updates between checkpoints.
-    pub save_every: u64,
+    /// How often a checkpoint is saved.
+    pub save_every: Interval,
     /// Checkpoints kept; `best` and those an average needs are kept beside them.
     pub keep: usize,
     /// The best checkpoints, by validation, are kept beside them too: this many, with `best`.
@@ -81,7 +82,7 @@ impl Default for TrainConfig {
             average_last: 0,
             exponential_average: 0.0,
             max_skipped: 10,
-            save_every: 500,
+            save_every: Interval::Updates(500),
             keep: 10,
             keep_best: 1,
             log_every: 50,
@@ -207,7 +208,7 @@ impl ValidMetric {
 #[serde(default, deny_unknown_fields)]
 pub struct ValidConfig {
     /// Updates between validations; 0: none.
-    pub every: u64,
+    pub every: Interval,
     /// Whether there is a validation before the first update: what training begins with may be the best.
     pub on_start: bool,
     /// What counts as an improvement; an improvement saves.
@@ -229,7 +230,7 @@ pub struct ValidConfig {
 impl Default for ValidConfig {
     fn default() -> Self {
         Self {
-            every: 500,
+            every: Interval::Updates(500),
             on_start: false,
             metric: ValidMetric::Bleu,
             tokenize: Tokenize::V13a,

@@ -18,6 +18,7 @@ pub mod callbacks;
 mod config;
 pub mod evaluate;
 pub mod health;
+mod interval;
 pub mod log;
 pub mod memory;
 pub mod optimizer;
@@ -44,6 +45,7 @@ use callbacks::Batches;
 pub use callbacks::{Callbacks, Score, StopReason, Validation};
 pub use config::{InitLayers, LowRankConfig, PROJECTIONS, TrainConfig, ValidConfig, ValidMetric};
 use evaluate::Evaluator;
+pub use interval::Interval;
 use log::{Log, Progress};
 use optimizer::Optimizer;
 pub use optimizer::OptimizerConfig;
@@ -85,6 +87,8 @@ pub struct Session {
     saving: Duration,
     /// The update of the last checkpoint.
     saved_at: Option<u64>,
+    /// Whether validation and a checkpoint come after the last update that this start has made.
+    due: (bool, bool),
     /// Whether it has been said that most translations are the same.
     repeated_told: bool,
     /// Whether a slow rank has been named.
@@ -194,7 +198,7 @@ impl Trainer<'_> {
     pub fn run(&mut self, callbacks: &mut dyn Callbacks) -> Result<StopReason> {
         let clock = Clock { before: self.state.seconds, started: Instant::now() };
         let mut batches = callbacks.batches(self.state.sampler)?;
-        if self.state.validation_due && self.valid.every > 0 {
+        if self.state.validation_due && !self.valid.every.is_never() {
             match self.validate(callbacks, &clock)? {
                 // Otherwise it would be made again, and be in the log twice, if the process ended now.
                 Validated::NotSaved => self.save(callbacks)?,
@@ -237,7 +241,7 @@ impl Trainer<'_> {
             if let Some(profiler) = &mut self.profiler {
                 profiler.updated();
             }
-            let (validation, checkpoint) = self.due(self.state.step);
+            let (validation, checkpoint) = self.session.due;
             if (validation || checkpoint) && !self.optimizer.is_finite(&mut *self.backend)? {
                 batches = self.go_back("values of the model or the optimizer are not finite", callbacks)?;
                 continue;
@@ -281,8 +285,8 @@ impl Trainer<'_> {
     /// Saves, counting the time that training waits for it.
     fn save(&mut self, callbacks: &mut dyn Callbacks) -> Result<()> {
         let started = Instant::now();
-        // AnsweredLines again, it stays what it was, though `train.save_every` may be another now.
-        self.state.regular.get_or_insert(self.due(self.state.step).1);
+        // Saved again, it stays what it was, though `train.save_every` may be another now.
+        self.state.regular.get_or_insert(self.session.due.1);
         callbacks.save(&self.optimizer, &self.state)?;
         self.session.saving += started.elapsed();
         self.session.saved_at = Some(self.state.step);
@@ -295,10 +299,9 @@ impl Trainer<'_> {
         Ok(if is_stopped { stop_reason(callbacks) } else { end })
     }
 
-    /// Whether validation and a checkpoint come after an update.
-    fn due(&self, step: u64) -> (bool, bool) {
-        let is_due = |every: u64| every > 0 && step > 0 && step.is_multiple_of(every);
-        (is_due(self.valid.every), is_due(self.config.save_every))
+    /// Whether validation and a checkpoint come after an update, before and after which so many epochs are complete.
+    fn due(&self, step: u64, epochs: [u64; 2]) -> (bool, bool) {
+        (self.valid.every.is_over(step, epochs), self.config.save_every.is_over(step, epochs))
     }
 
     /// Goes on from the last sound checkpoint with a lower learning rate, once; returns the batches from there.

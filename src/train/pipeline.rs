@@ -168,11 +168,13 @@ impl Trainer<'_> {
 
     /// Whether the next update may be queued before the outcome of the last is known.
     fn may_queue(&self) -> bool {
-        let Some(last) = self.pipeline.queued.back().map(|queued| queued.step) else { return true };
-        let under_way = self.pipeline.queued.len();
+        let queued = &self.pipeline.queued;
+        let Some(last) = queued.back() else { return true };
+        let under_way = queued.len();
+        let before = queued.iter().rev().nth(1).map_or(self.state.epochs, |before| before.drawn.position.epoch);
         under_way < self.backend.depth()
-            && self.due(last) == (false, false)
-            && last != self.config.max_updates
+            && self.due(last.step, [before, last.drawn.position.epoch]) == (false, false)
+            && last.step != self.config.max_updates
             && !self.profiler.as_ref().is_some_and(|profiler| profiler.begins_after(under_way))
     }
 
@@ -242,6 +244,8 @@ impl Trainer<'_> {
         self.state.sampler = queued.drawn.position;
         if outcome.is_made {
             self.state.step = queued.step;
+            let before = std::mem::replace(&mut self.state.epochs, queued.drawn.position.epoch);
+            self.session.due = self.due(queued.step, [before, self.state.epochs]);
             self.state.regular = None;
             // It was of the update before.
             self.state.validation_due = false;

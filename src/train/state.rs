@@ -25,6 +25,8 @@ pub struct TrainState {
     pub step: u64,
     /// The next batch.
     pub sampler: SamplerPosition,
+    /// Epochs that were complete after that update; the next batch may be beyond more, where updates were skipped.
+    pub epochs: u64,
     /// Target tokens trained on so far.
     pub target_tokens: u64,
     /// The best validation so far.

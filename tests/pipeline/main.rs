@@ -10,9 +10,9 @@ use mt::ops::optimizer::Counts;
 use mt::rng;
 use mt::train::backend::{Backend, Tape};
 use mt::train::split::MicroBatch;
-use mt::train::{StopReason, TrainConfig, accumulate};
+use mt::train::{Interval, StopReason, TrainConfig, accumulate};
 use serde_json::Value;
-use toy::{Saved, Trouble, batch, config, count, run, untrained};
+use toy::{EPOCH, Left, Saved, Trouble, batch, config, count, run, untrained};
 
 /// Also with updates skipped, singly and two in a row, a batch that does not fit into memory, a return to a checkpoint,
 /// and the end of the data.
@@ -147,8 +147,28 @@ fn a_line_of_the_log_is_about_the_updates_since_the_last() {
 /// Though there is a checkpoint of the same update, which does not know of it.
 #[test]
 fn an_update_skipped_at_the_end_is_saved() {
-    let config = TrainConfig { save_every: 39, ..config() };
+    let config = TrainConfig { save_every: Interval::Updates(39), ..config() };
     let (left, _) = run(1, &config, Trouble { poisoned: &[39], ..Trouble::default() });
     let saved: Vec<_> = left.saved.iter().rev().map(|of| (of.state.step, of.state.health.skipped)).take(2).collect();
     assert_eq!((left.end, saved), (Ok(StopReason::Epochs), vec![(39, 1), (39, 0)]));
+}
+
+/// After the last update of each, or the next one if that is skipped; a later one is not queued ahead.
+#[test]
+fn checkpoints_come_when_epochs_are_complete() {
+    let regular = |left: &Left| -> Vec<u64> {
+        let regular = left.saved.iter().filter(|saved| saved.state.regular == Some(true));
+        regular.map(|saved| saved.state.step).collect()
+    };
+    for depth in [1, 3] {
+        let run = |epochs, accumulate, poisoned: &[u64]| {
+            let config = TrainConfig { save_every: Interval::Epochs(epochs), accumulate, ..config() };
+            run(depth, &config, Trouble { poisoned, ..Trouble::default() }).0
+        };
+        assert_eq!(regular(&run(1, 1, &[])), [EPOCH, 2 * EPOCH, 3 * EPOCH, 4 * EPOCH]);
+        assert_eq!(regular(&run(2, 1, &[])), [2 * EPOCH, 4 * EPOCH]);
+        // Updates of three batches end beyond the epochs.
+        assert_eq!(regular(&run(1, 3, &[])), [4, 7, 10, 14]);
+        assert_eq!(regular(&run(1, 1, &[9])), [10, 19, 29, 39]);
+    }
 }

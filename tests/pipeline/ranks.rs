@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use mt::ranks::Communicator;
 use mt::train::backend::Tape;
-use mt::train::{StopReason, TrainConfig};
+use mt::train::{Interval, StopReason, TrainConfig};
 
 use crate::common::threads::on_threads;
 use crate::toy::{Left, Trouble, config, count, run_with, untrained};
@@ -80,7 +80,7 @@ fn gradients_are_those_of_one_rank_with_as_many_micro_batches() {
 #[test]
 fn ranks_skip_go_back_and_end_alike() {
     let trouble = |_| Trouble { poisoned: &[2, 9, 10, 20, 23, 26], ..Trouble::default() };
-    let config = TrainConfig { accumulate: 3, save_every: 2, ..config() };
+    let config = TrainConfig { accumulate: 3, save_every: Interval::Updates(2), ..config() };
     let want = &run(1, (1, 0.0), &config, trouble)[0].0;
     assert_eq!((want.end.clone(), count(want, "back")), (Ok(StopReason::Epochs), 1));
     assert!(count(want, "skip") == 5 && want.saved.len() > 5);

@@ -25,7 +25,7 @@ use mt::train::log::Log;
 use mt::train::optimizer::Optimizer;
 use mt::train::state::TrainState;
 use mt::train::{
-    Callbacks, Pipeline, ScheduleConfig, Session, StopReason, TrainConfig, Trainer, ValidConfig, Validation,
+    Callbacks, Interval, Pipeline, ScheduleConfig, Session, StopReason, TrainConfig, Trainer, ValidConfig, Validation,
 };
 use serde_json::Value;
 
@@ -38,6 +38,8 @@ const POISON: u32 = 39;
 const ROOM: usize = 30;
 /// The batch that does not fit.
 const LARGE: u64 = 12;
+/// Batches of an epoch.
+pub(crate) const EPOCH: u64 = 10;
 const IDS: SpecialIds =
     SpecialIds { pad_source: 0, eos_source: 1, pad_target: 0, bos_target: 2, eos_target: 1, language_last: false };
 
@@ -209,7 +211,7 @@ impl Callbacks for Surroundings {
         Prefetch::new(2, move || {
             let number = next;
             next += 1;
-            let position = SamplerPosition { epoch: 0, pool: 0, batch: next };
+            let position = SamplerPosition { epoch: next / EPOCH, pool: 0, batch: next };
             if unreadable == Some(number) {
                 return Some(Err(Error::failure("a line that cannot be read")));
             }
@@ -283,7 +285,7 @@ pub(crate) fn run_with(
         model,
         optimizer: Optimizer::new(&config.optimizer, model.parameters(), config.exponential_average).unwrap(),
         config,
-        valid: &ValidConfig { every: 4, patience: 0, ..ValidConfig::default() },
+        valid: &ValidConfig { every: Interval::Updates(4), patience: 0, ..ValidConfig::default() },
         log: Log::open(folder.path(), None, None, Vec::new()).unwrap(),
         state,
         padding: 0,
@@ -310,7 +312,7 @@ pub(crate) fn config() -> TrainConfig {
         clip_norm: 1.0,
         exponential_average: 0.9,
         max_skipped: 2,
-        save_every: 5,
+        save_every: Interval::Updates(5),
         log_every: 1,
         schedule: ScheduleConfig::Constant { learning_rate: 0.01, warmup: 3 },
         ..TrainConfig::default()

@@ -138,7 +138,7 @@ fn short_training(config: &Config, updates: u64) -> Vec<String> {
             "{ends}, within `train.schedule.warmup` = {warmup}: the learning rate never gets to its peak"
         ));
     }
-    if valid > updates && config.data.valid.is_some() {
+    if valid.first().is_some_and(|first| first > updates) && config.data.valid.is_some() {
         warnings.push(format!("{ends}, before the first validation at `valid.every` = {valid}"));
     }
     let (patience, after) = (config.valid.patience, config.valid.patience_after);

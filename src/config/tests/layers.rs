@@ -2,7 +2,7 @@
 
 use crate::data::{CorpusConfig, CorpusLocation, DataConfig, TokenizerConfig};
 use crate::model::{ModelConfig, NormPlacement, Preset, Tie};
-use crate::train::{OptimizerConfig, ScheduleConfig};
+use crate::train::{Interval, OptimizerConfig, ScheduleConfig};
 use std::fs;
 use std::path::Path;
 
@@ -28,7 +28,10 @@ fn later_files_and_sets_override_earlier_ones() {
     ]);
     let config = folder.load(&["child.toml", "more.toml"], &["valid.every=9", "valid.every = 11"]).unwrap();
     // `base` is below both files, so it does not undo `heads` of the first.
-    assert_eq!((config.model.d_ff, config.model.heads, config.model.dropout, config.valid.every), (64, 4, 0.4, 11));
+    assert_eq!(
+        (config.model.d_ff, config.model.heads, config.model.dropout, config.valid.every),
+        (64, 4, 0.4, Interval::Updates(11))
+    );
     assert_eq!(config.model.embedding_dropout, 0.4);
 }
 
