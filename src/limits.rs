@@ -33,6 +33,8 @@ pub(crate) const MOST_MONITORED: usize = 100;
 pub(crate) const LEAST_PIECES: usize = 300;
 /// Positions of a model: a table of them is made whatever its file holds, D numbers for each.
 pub(crate) const MOST_POSITIONS: i128 = 1 << 16;
+/// Segmentations of a line among which one is drawn.
+pub(crate) const MOST_SEGMENTATIONS: i128 = 1 << 12;
 /// The rank of factors.
 pub(crate) const MOST_RANK: i128 = 1 << 12;
 /// The largest quotient of a file's size and its blocks on the disk. A sparser file was never written to its end, but

@@ -14,6 +14,12 @@ const KEYS: &[(&str, &[&str])] = &[
         "tokenizer.path",
         &["spm", "sentencepiece", "sentencepiece_model", "vocab", "vocabs", "src_vocab", "source_vocab"],
     ),
+    ("tokenizer.dropout", &["bpe_dropout"]),
+    (
+        "tokenizer.sampling.alpha",
+        &["sentencepiece_alphas", "subword_alpha", "src_subword_alpha", "tgt_subword_alpha", "sampling_alpha"],
+    ),
+    ("tokenizer.sampling.nbest", &["src_subword_nbest", "tgt_subword_nbest", "nbest_size"]),
     ("tokenizer.codes", &["bpe_codes", "bpe_codes_path"]),
     ("tokenizer.vocabulary_threshold", &["threshold"]),
     ("tokenizer.target_path", &["tgt_vocab", "trg_vocab", "target_vocab"]),

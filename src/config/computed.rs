@@ -12,6 +12,7 @@ use std::path::Path;
 use super::document::{Table, Value, get, to_json};
 use super::sections::Config;
 use crate::model::{ModelConfig, NormPlacement, Preset, Tie};
+use crate::train::TrainConfig;
 
 /// A key whose default is computed.
 struct Computed {
@@ -62,6 +63,11 @@ const COMPUTED: &[Computed] = &[
         fill: |config| config.train.schedule.end_at(config.train.max_updates),
     },
     Computed {
+        key: "train.average_last",
+        from: &["valid.every", "train.exponential_average"],
+        fill: |config| config.train.average_last = averaged(config),
+    },
+    Computed {
         key: "valid.on_start",
         from: &["train.init"],
         fill: |config| config.valid.on_start = config.train.init.is_some(),
@@ -81,6 +87,12 @@ fn shape(config: &Config) -> ModelConfig {
 
 fn head_width(model: &ModelConfig) -> usize {
     model.d_model / model.heads
+}
+
+/// A mean may be worse than each of its checkpoints, where these still change fast: only validation tells.
+fn averaged(config: &Config) -> usize {
+    let is_chosen = !config.valid.every.is_never() && config.train.exponential_average == 0.0;
+    if is_chosen { TrainConfig::default().average_last } else { 0 }
 }
 
 /// Computes the keys that are not stated from those that are.

@@ -7,7 +7,7 @@ use super::document::{Origin, Source, Table, Value, get, to_json};
 use super::sections::Config;
 use super::{computed, init};
 use crate::data::tokenizer::{Normalization, TokenizerKind, TrainOptions};
-use crate::data::{SetConfig, TokenizerConfig};
+use crate::data::{SampledSide, SamplingConfig, SetConfig, TokenizerConfig};
 use crate::error::{Error, Result};
 use crate::escape::quoted;
 use crate::limits;
@@ -120,6 +120,7 @@ impl Together<'_> {
                 Error::usage("`tokenizer.target_path` is the target side's file, but `tokenizer.path` is missing");
             self.report.add(target, error.help("set `path` to the tokenizer of the source side"));
         }
+        self.sampling(tokenizer);
         if let Some(file) = stated("path") {
             let learnt = [
                 "kind",
@@ -152,6 +153,11 @@ impl Together<'_> {
             return;
         }
         self.codes(tokenizer);
+        if get(self.merged, "train.init").is_none() && tokenizer.sampling.alpha > 0.0 {
+            let what = "`tokenizer.sampling.alpha` splits text with a unigram model, and `mt` learns none";
+            let help = "name a SentencePiece model as `tokenizer.path`; or set `tokenizer.dropout` instead";
+            self.add(&["tokenizer.sampling.alpha"], Error::usage(what).help(help));
+        }
         if tokenizer.kind == TokenizerKind::SubwordNmt {
             let default = TokenizerConfig::default();
             let has_codes = tokenizer.codes.is_some();
@@ -170,6 +176,31 @@ impl Together<'_> {
                     let what = format!("`tokenizer.{key}` does nothing with `tokenizer.kind` = \"subword-nmt\"");
                     self.report.add(origin, Error::usage(what).help(format!("leave `{key}` out: {why}")));
                 }
+            }
+        }
+    }
+
+    /// Checks that what is said about sampling has an effect.
+    fn sampling(&mut self, tokenizer: &TokenizerConfig) {
+        let SamplingConfig { alpha, nbest, side, epochs } = tokenizer.sampling;
+        if tokenizer.dropout > 0.0 && alpha > 0.0 {
+            let what =
+                "`tokenizer.dropout` is for byte-pair encoding, and `tokenizer.sampling.alpha` for unigram models";
+            self.add(
+                &["tokenizer.sampling.alpha", "tokenizer.dropout"],
+                Error::usage(what).help("leave one of them out"),
+            );
+        }
+        let is_sampled = tokenizer.subword_sampling().is_some();
+        for (key, is_idle, needed) in [
+            ("nbest", nbest > 0 && alpha == 0.0, "`alpha`"),
+            ("side", side != SampledSide::Both && !is_sampled, "`tokenizer.dropout`, or `alpha`"),
+            ("epochs", epochs > 0 && !is_sampled, "`tokenizer.dropout`, or `alpha`"),
+        ] {
+            if is_idle {
+                let what = format!("`tokenizer.sampling.{key}` has no effect: text is not split at random");
+                let error = Error::usage(what).help(format!("set {needed}, too; or leave `{key}` out"));
+                self.add(&[&format!("tokenizer.sampling.{key}")], error);
             }
         }
     }

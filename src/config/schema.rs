@@ -4,6 +4,7 @@
 //! Names of choices and defaults come from the types; a test checks that the keys here are the types' fields.
 
 use super::sections::MOST_THREADS;
+use crate::data::SampledSide;
 use crate::data::tokenizer::{Normalization, TokenizerKind};
 use crate::decode::{MAX_ALPHA, MAX_BEAM, PenaltyKind};
 use crate::key::*;
@@ -101,6 +102,7 @@ const TOKENIZER: &[Key] = &[
     key("vocab_size", Kind::Integer { least: limits::LEAST_PIECES as i128, most: 1 << 24 }),
     key("joint", Kind::Boolean),
     key("dropout", FRACTION).on_resume(OnResume::Refused),
+    key("sampling", Kind::Table(SAMPLING)).on_resume(OnResume::Refused),
     key("normalization", Kind::Choice(Normalization::NAMES)),
     key("remove_extra_whitespaces", Kind::Boolean),
     key("lowercase", Kind::Boolean),
@@ -109,6 +111,13 @@ const TOKENIZER: &[Key] = &[
     key("tags", Kind::Texts),
     key("symbols", Kind::Texts),
     key("sample_lines", COUNT),
+];
+
+const SAMPLING: &[Key] = &[
+    key("alpha", NOT_NEGATIVE).on_resume(OnResume::Refused),
+    key("nbest", Kind::Integer { least: 0, most: limits::MOST_SEGMENTATIONS }).on_resume(OnResume::Refused),
+    key("side", Kind::Choice(SampledSide::NAMES)).on_resume(OnResume::Refused),
+    key("epochs", COUNT).on_resume(OnResume::Refused),
 ];
 
 const MODEL: &[Key] = &[

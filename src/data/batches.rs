@@ -6,6 +6,7 @@ use super::training::TrainingData;
 use crate::data::batch::{Batch, larger_side, split_by_tokens};
 use crate::data::prefetch::{Prefetch, Prepared};
 use crate::data::sampler::{BatchPlan, Sampler, SamplerPosition};
+use crate::data::tokenizer::{SubwordSampling, Tokenizer};
 use crate::error::Result;
 use crate::ranks::Ranks;
 use crate::rng;
@@ -22,9 +23,9 @@ pub struct BatchOptions {
     pub max_epochs: u64,
     /// Tokens of a line, with `</s>`, at most.
     pub max_length: usize,
-    /// The probability with which BPE-dropout leaves out a merge.
-    pub dropout: f32,
-    /// Of the order of pairs, and of BPE-dropout.
+    /// How text is split at random, if it is.
+    pub sampling: Option<SubwordSampling>,
+    /// Of the order of pairs, and of subword sampling.
     pub seed: u64,
     /// Micro-batches that make an update, over all ranks.
     pub accumulate: u64,
@@ -39,7 +40,7 @@ impl BatchOptions {
     }
 }
 
-/// Rows, and tokens per row, of the largest batch without BPE-dropout: as many copies of the longest pair as there is
+/// Rows, and tokens per row, of the largest batch without subword sampling: as many copies of the longest pair as there is
 /// room for, but no more than an epoch has pairs.
 pub fn largest_shape(data: &TrainingData, batch_tokens: usize) -> (usize, usize) {
     let [source, target] = data.corpus.longest();
@@ -75,8 +76,8 @@ pub fn nearest(
 /// Batches from `position` on, where an update begins, prepared on another thread; they end after `max_epochs`.
 ///
 /// Those of other ranks are hollow: they name their pairs, and have no rows.
-/// An item is one micro-batch, in parts of at most `batch_tokens`: BPE-dropout makes more subwords than the
-/// sampler counted.
+/// An item is one micro-batch, in parts of at most `batch_tokens`: subword sampling makes more subwords than
+/// the sampler counted.
 pub fn batches(
     data: &TrainingData,
     options: &BatchOptions,
@@ -85,7 +86,7 @@ pub fn batches(
     let mut sampler = sampler(data, options)?;
     sampler.seek(position)?;
     let (corpus, tokenizers) = (data.corpus.clone(), data.tokenizers.clone());
-    let BatchOptions { batch_tokens, max_epochs, max_length, dropout, seed, accumulate, ranks } = *options;
+    let BatchOptions { batch_tokens, max_epochs, max_length, sampling, seed, accumulate, ranks } = *options;
     let most = max_length - 1;
     let mut numbers = (0..accumulate).cycle();
     Prefetch::new(AHEAD, move || {
@@ -100,13 +101,17 @@ pub fn batches(
         } else if corpus.is_text() {
             let encode = |(index, turn): (usize, u64)| {
                 let (source, target) = corpus.text(index);
-                let key = |side| rng::key(seed, "bpe-dropout", &[turn, index as u64, side]);
-                let mut source = tokenizers.source.encode_with_dropout(source, dropout, key(0));
-                let mut target = tokenizers.target.encode_with_dropout(target, dropout, key(1));
-                // Dropout makes more pieces; the positions are a hard bound.
-                source.truncate(most);
-                target.truncate(most);
-                (index, (source, target))
+                let split = |tokenizer: &Tokenizer, text, side: usize| {
+                    let key = || rng::key(seed, "subwords", &[turn, index as u64, side as u64]);
+                    let mut ids = match sampling.and_then(|sampling| sampling.at(side, epoch)) {
+                        Some(sampling) => tokenizer.sample(text, sampling, key()),
+                        None => tokenizer.encode(text),
+                    };
+                    // Sampling makes more pieces; the positions are a hard bound.
+                    ids.truncate(most);
+                    ids
+                };
+                (index, (split(&tokenizers.source, source, 0), split(&tokenizers.target, target, 1)))
             };
             let mut pairs: Vec<_> = indices.into_iter().zip(turns).map(encode).collect();
             pairs.sort_by_key(|(_, pair)| larger_side(pair));
@@ -128,6 +133,7 @@ pub fn batches(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::sync::Arc;
 
     use super::*;
@@ -138,17 +144,22 @@ mod tests {
     use crate::data::filter::Filter;
     use crate::data::shard::Elements;
     use crate::data::texts::Text;
+    use crate::data::tokenizer::Sampling;
     use crate::data::tokenizers::Tokenizers;
 
     const OPTIONS: BatchOptions = BatchOptions {
         batch_tokens: 128,
         max_epochs: 1,
         max_length: 256,
-        dropout: 0.0,
+        sampling: None,
         seed: 1,
         accumulate: 1,
         ranks: Ranks::ALONE,
     };
+
+    fn dropout(share: f32) -> Option<SubwordSampling> {
+        (share > 0.0).then_some(SubwordSampling { how: Sampling::Dropout(share), sides: [true; 2], epochs: 0 })
+    }
 
     /// What two hundred pairs give; those longer than `max_length` are left out.
     fn parts(options: BatchOptions) -> Vec<Vec<Batch>> {
@@ -162,7 +173,7 @@ mod tests {
         let config = TokenizerConfig { vocab_size: 320, ..TokenizerConfig::default() };
         let tokenizers = Tokenizers::train(&config, &corpora).unwrap();
         let filter = Filter { max_length: options.max_length - 1, max_ratio: 0.0 };
-        let elements = if options.dropout > 0.0 { Elements::Text } else { Elements::WideIds };
+        let elements = if options.sampling.is_some() { Elements::Text } else { Elements::WideIds };
         let recipe = Recipe { encoder: &tokenizers, filter, elements };
         let encode = |corpus: Box<dyn PairSource>| {
             let shards = encode::shards(&*corpus, recipe, &|_| Ok(())).unwrap();
@@ -176,7 +187,7 @@ mod tests {
     /// Each rank has its own micro-batches, as one rank would have them, and knows the pairs of all.
     #[test]
     fn ranks_prepare_their_own_batches() {
-        let options = BatchOptions { accumulate: 3, dropout: 0.5, ..OPTIONS };
+        let options = BatchOptions { accumulate: 3, sampling: dropout(0.5), ..OPTIONS };
         let all = parts(options);
         for rank in 0..2 {
             let own = parts(options.of(Ranks { rank, count: 2 }));
@@ -201,7 +212,7 @@ mod tests {
     /// epoch.
     #[test]
     fn dropout_does_not_make_batches_too_large() {
-        let (whole, cut) = (parts(OPTIONS), parts(BatchOptions { dropout: 0.5, ..OPTIONS }));
+        let (whole, cut) = (parts(OPTIONS), parts(BatchOptions { sampling: dropout(0.5), ..OPTIONS }));
         assert_eq!(whole.len(), cut.len());
         assert!(whole.iter().all(|parts| parts.len() == 1) && cut.iter().any(|parts| parts.len() > 1));
         for batch in cut.iter().chain(&whole).flatten() {
@@ -215,8 +226,13 @@ mod tests {
     /// There is no position for what a model's `max_length` has no room for.
     #[test]
     fn dropout_does_not_make_pairs_longer_than_the_model_takes() {
-        let longest = |side: fn(&Batch) -> usize, dropout: f32, max_length: usize| {
-            parts(BatchOptions { dropout, max_length, ..OPTIONS }).iter().flatten().map(side).max().unwrap()
+        let longest = |side: fn(&Batch) -> usize, share: f32, max_length: usize| {
+            parts(BatchOptions { sampling: dropout(share), max_length, ..OPTIONS })
+                .iter()
+                .flatten()
+                .map(side)
+                .max()
+                .unwrap()
         };
         for side in [|batch: &Batch| batch.source_length, |batch: &Batch| batch.target_length] {
             let most = longest(side, 0.0, 100);
@@ -228,22 +244,29 @@ mod tests {
     /// Otherwise a model would see each pair in one and the same form, and the dropout would be of little use.
     #[test]
     fn dropout_cuts_a_pair_in_another_way_in_each_epoch() {
-        let batches = parts(BatchOptions { dropout: 0.5, max_epochs: 2, ..OPTIONS });
-        let of_epoch = |epoch: u64| {
-            let batches = batches.iter().flatten().filter(move |batch| batch.epoch == epoch);
-            let pairs = batches.flat_map(|batch| {
-                batch.pairs.iter().enumerate().map(|(row, pair)| {
-                    let row = batch.rows(row..row + 1);
-                    (*pair, [row.source, row.labels])
-                })
-            });
-            pairs.collect::<std::collections::BTreeMap<_, _>>()
+        let epochs = |sampling| {
+            let batches = parts(BatchOptions { sampling, max_epochs: 2, ..OPTIONS });
+            [0, 1].map(|epoch: u64| {
+                let batches = batches.iter().flatten().filter(|batch| batch.epoch == epoch);
+                let pairs = batches.flat_map(|batch| {
+                    batch.pairs.iter().enumerate().map(|(row, pair)| {
+                        let row = batch.rows(row..row + 1);
+                        (*pair, [row.source, row.labels])
+                    })
+                });
+                pairs.collect::<BTreeMap<_, _>>()
+            })
         };
-        let (first, second) = (of_epoch(0), of_epoch(1));
+        let [first, second] = epochs(dropout(0.5));
         assert_eq!((first.len(), second.len()), (200, 200));
-        for side in 0..2 {
-            let same = first.iter().filter(|(pair, sides)| second[*pair][side] == sides[side]).count();
-            assert!(same < 20, "{same} of 200 sides {side}");
-        }
+        let same = |one: &BTreeMap<_, [_; 2]>, other: &BTreeMap<_, [Vec<u32>; 2]>, side: usize| {
+            one.iter().filter(|(pair, sides): &(&usize, &[Vec<u32>; 2])| other[*pair][side] == sides[side]).count()
+        };
+        assert!(same(&first, &second, 0) < 20 && same(&first, &second, 1) < 20);
+        // One side alone, and only in the first epoch.
+        let target = dropout(0.5).map(|sampling| SubwordSampling { sides: [false, true], epochs: 1, ..sampling });
+        let ([first, second], [whole, _]) = (epochs(target), epochs(None));
+        assert_eq!([same(&first, &whole, 0), same(&second, &whole, 0), same(&second, &whole, 1)], [200; 3]);
+        assert!(same(&first, &whole, 1) < 20);
     }
 }

@@ -24,7 +24,7 @@ use super::corpus::{PairSource, Side};
 use super::encode::{self, Progress, Recipe};
 use super::shard::{Shard, Summary};
 use super::tokenizers::Tokenizers;
-use crate::data::TokenizerConfig;
+use crate::data::{SamplingConfig, TokenizerConfig};
 use crate::error::{Error, Result};
 use crate::file::{self, Attempt, Folder, Links};
 use crate::hub::Room;
@@ -74,8 +74,8 @@ impl Cache {
     /// The entry of the tokenizers learned from these corpora.
     pub fn tokenizers(&self, corpora: &[Box<dyn PairSource>], config: &TokenizerConfig) -> TokenizersEntry {
         let texts: Vec<_> = corpora.iter().map(|corpus| hex(corpus.digest())).collect();
-        // Dropout affects training only, not the learnt vocabulary.
-        let config = TokenizerConfig { dropout: 0.0, ..config.clone() };
+        // Sampling affects training only, not the learnt vocabulary.
+        let config = TokenizerConfig { dropout: 0.0, sampling: SamplingConfig::default(), ..config.clone() };
         let key = json!({ "format": FORMAT, "texts": texts, "tokenizer": config });
         TokenizersEntry { directory: self.directory.join(named("vocabulary", &key)) }
     }

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::hub::{Column, HubSplit};
-use super::tokenizer::{Normalization, TextForm, TokenizerKind, TrainOptions};
+use super::tokenizer::{Normalization, Sampling, SubwordSampling, TextForm, TokenizerKind, TrainOptions};
+use crate::choice::choice;
 use crate::escape::shown_path;
 
 /// `[data]`: the corpora and which pairs are dropped.
@@ -93,6 +94,8 @@ pub struct TokenizerConfig {
     pub joint: bool,
     /// Probability of leaving out a merge while training (BPE-dropout, Provilkov et al. 2020).
     pub dropout: f64,
+    /// Which text is split at random in training, and how a unigram model does it.
+    pub sampling: SamplingConfig,
     /// The form of Unicode that text is brought into before it is split; translations come out in it.
     pub normalization: Normalization,
     /// Several characters of white space, and control characters, become one space, and nothing at the ends of a line;
@@ -126,6 +129,7 @@ impl Default for TokenizerConfig {
             vocab_size: 10_000,
             joint: true,
             dropout: 0.0,
+            sampling: SamplingConfig::default(),
             normalization: Normalization::Nfkc,
             remove_extra_whitespaces: true,
             lowercase: false,
@@ -138,7 +142,51 @@ impl Default for TokenizerConfig {
     }
 }
 
+choice! {
+    /// Which side is split at random.
+    pub enum SampledSide {
+        /// Source and target.
+        Both = "both",
+        /// The source alone.
+        Source = "source",
+        /// The target alone.
+        Target = "target",
+    }
+}
+
+/// `[tokenizer.sampling]`: subword sampling in training.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SamplingConfig {
+    /// Of a unigram model: the power of a segmentation's probability; 0: off.
+    pub alpha: f64,
+    /// Of a unigram model: among how many of the best segmentations one is drawn; 0: among all.
+    pub nbest: usize,
+    /// Which side is split at random, with this or with dropout.
+    pub side: SampledSide,
+    /// In how many epochs, the first ones; 0: in all.
+    pub epochs: u64,
+}
+
+impl Default for SamplingConfig {
+    fn default() -> Self {
+        Self { alpha: 0.0, nbest: 0, side: SampledSide::Both, epochs: 0 }
+    }
+}
+
 impl TokenizerConfig {
+    /// How text is split at random in training, if it is.
+    pub fn subword_sampling(&self) -> Option<SubwordSampling> {
+        let SamplingConfig { alpha, nbest, side, epochs } = self.sampling;
+        let how = match () {
+            () if self.dropout > 0.0 => Sampling::Dropout(self.dropout as f32),
+            () if alpha > 0.0 => Sampling::Unigram { alpha, nbest },
+            () => return None,
+        };
+        let sides = [side != SampledSide::Target, side != SampledSide::Source];
+        Some(SubwordSampling { how, sides, epochs })
+    }
+
     /// The normalisation of text before splitting.
     pub fn form(&self) -> TextForm {
         TextForm {

@@ -32,4 +32,4 @@ pub mod tokenizers;
 pub mod training;
 pub mod weights;
 
-pub use config::{CorpusConfig, CorpusLocation, DataConfig, SetConfig, TokenizerConfig};
+pub use config::{CorpusConfig, CorpusLocation, DataConfig, SampledSide, SamplingConfig, SetConfig, TokenizerConfig};

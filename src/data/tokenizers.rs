@@ -1,5 +1,6 @@
 //! The tokenizers of a model's two sides: one for both, or one each.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::batch::SpecialIds;
 use super::corpus::{PairSource, Side};
 use super::text::lines::is_long;
-use super::tokenizer::{Codes, TextCounts, Tokenizer, TokenizerKind};
+use super::tokenizer::{Codes, Sampling, TextCounts, Tokenizer, TokenizerKind};
 use crate::data::TokenizerConfig;
 use crate::error::{Error, Result};
 use crate::file;
@@ -23,6 +24,26 @@ pub const TARGET: &str = "tokenizer.tgt.json";
 
 /// The files that tokenizers are in, joint or separate.
 pub const FILES: &[&str] = &[JOINT, SEPARATE[0], SEPARATE[1]];
+
+/// Why a tokenizer cannot split text of these sides (0: source, 1: target) at random as it is asked to, if it cannot.
+pub fn no_sampling(config: &TokenizerConfig, mut sides: Range<usize>, tokenizer: &Tokenizer) -> Option<Error> {
+    let sampling = config.subword_sampling()?;
+    if tokenizer.can(sampling.how) || !sides.any(|side| sampling.sides[side]) {
+        return None;
+    }
+    let (what, help) = match sampling.how {
+        Sampling::Dropout(_) => (
+            format!("`tokenizer.dropout` = {}, but this tokenizer has no BPE-dropout", config.dropout),
+            "leave it out, or use a tokenizer.json of byte-pair encoding; a SentencePiece unigram model has \
+             `tokenizer.sampling.alpha` instead",
+        ),
+        Sampling::Unigram { alpha, .. } => (
+            format!("`tokenizer.sampling.alpha` = {alpha}, but this tokenizer is no SentencePiece unigram model"),
+            "leave it out; byte-pair encoding has `tokenizer.dropout` instead",
+        ),
+    };
+    Some(Error::usage(what).help(help))
+}
 
 /// Source and target tokenizers; the same one twice where the vocabulary is joint.
 #[derive(Clone, Debug)]
@@ -97,17 +118,16 @@ impl Tokenizers {
     pub fn named(config: &TokenizerConfig) -> Result<Option<Self>> {
         let Some(path) = &config.path else { return Ok(None) };
         let files = [("path", Some(path)), ("target_path", config.target_path.as_ref())];
-        let files = files.into_iter().filter_map(|(key, path)| Some((key, path?)));
+        let files: Vec<_> = files.into_iter().filter_map(|(key, path)| Some((key, path?))).collect();
+        // One alone is that of both sides.
+        let sides = |number: usize| if files.len() == 1 { 0..2 } else { number..number + 1 };
         let (mut found, mut errors) = (Vec::new(), Vec::new());
-        for (key, path) in files {
+        for (number, (key, path)) in files.iter().enumerate() {
             match Tokenizer::load(path) {
-                Ok(tokenizer) if config.dropout > 0.0 && !tokenizer.has_dropout() => {
-                    let what =
-                        format!("`tokenizer.dropout` = {}, but this tokenizer has no BPE-dropout", config.dropout);
-                    let help = "set `tokenizer.dropout = 0`, or use a tokenizer.json of byte-pair encoding";
-                    errors.push(Error::usage(what).at(path).help(help));
-                }
-                Ok(tokenizer) => found.push(Arc::new(tokenizer)),
+                Ok(tokenizer) => match no_sampling(config, sides(number), &tokenizer) {
+                    Some(error) => errors.push(error.at(path)),
+                    None => found.push(Arc::new(tokenizer)),
+                },
                 Err(error) => errors.push(error.context(format_args!("`tokenizer.{key}`"))),
             }
         }

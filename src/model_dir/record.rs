@@ -40,7 +40,8 @@ pub fn values(config: &Config) -> Values {
 pub fn recorded_values(config: &Config) -> Values {
     let mut values = values(config);
     values.retain(|key, _| {
-        let is_of_training = key.starts_with("model.") || key.starts_with("train.") || key == "tokenizer.dropout";
+        let of_training = ["model.", "train.", "tokenizer.dropout", "tokenizer.sampling."];
+        let is_of_training = of_training.iter().any(|start| key.starts_with(start));
         let is_origin = key == "model.preset" || key == "train.init";
         let is_recorded = (is_of_training && !is_origin) || config::decides(key, Decides::Batches);
         is_of_state(key) || (is_recorded && matches!(config::on_resume(key), OnResume::Refused | OnResume::AtStart))

@@ -7,7 +7,7 @@ use crate::checkpoint::{self, Located};
 use crate::config::{self, Config, Decides};
 use crate::data::TokenizerConfig;
 use crate::data::tokenizer::Tokenizer;
-use crate::data::tokenizers::Tokenizers;
+use crate::data::tokenizers::{Tokenizers, no_sampling};
 use crate::error::{Error, Result};
 use crate::model::{ModelConfig, PositionKind, Preset, Tie, Transformer, layout};
 use crate::model_dir::record::refuse_other_model;
@@ -85,6 +85,7 @@ fn idle_keys(others: &[Config], config: &Config) -> Vec<Error> {
     let has_path = config.tokenizer.path.is_some();
     let is_idle = |key: &str| match key {
         "tokenizer.dropout" | "tokenizer.path" | "tokenizer.target_path" => false,
+        _ if key.starts_with("tokenizer.sampling.") => false,
         "tokenizer.tags" | "tokenizer.symbols" => false,
         _ => key.starts_with("tokenizer.") && !has_path && differs_from(&default, key),
     };
@@ -266,13 +267,12 @@ impl Start {
                 Error::usage(what).at(directory).help("leave out `tokenizer.path`: the model's own tokenizers are used")
             }));
         }
-        if config.tokenizer.dropout > 0.0 && !(tokenizers.source.has_dropout() && tokenizers.target.has_dropout()) {
-            let what = format!(
-                "`tokenizer.dropout` = {}, but the tokenizers of `train.init` have no BPE-dropout",
-                config.tokenizer.dropout
-            );
-            errors.push(Error::usage(what).at(directory).help("set `tokenizer.dropout = 0`"));
-        }
+        let (both, is_one) = ([&tokenizers.source, &tokenizers.target], tokenizers.is_one_vocabulary());
+        let sides = if is_one { &both[..1] } else { &both[..] };
+        errors.extend(sides.iter().enumerate().filter_map(|(number, own)| {
+            let sides = if is_one { 0..2 } else { number..number + 1 };
+            no_sampling(&config.tokenizer, sides, own).map(|error| error.at(directory))
+        }));
         if !errors.is_empty() {
             return Err(Error::many(errors));
         }

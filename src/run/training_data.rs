@@ -200,7 +200,7 @@ pub fn is_learnt(config: &Config) -> bool {
 
 /// What is kept of pairs: text where each epoch splits it anew, else ids as wide as the larger vocabulary needs.
 fn elements(config: &TokenizerConfig, tokenizers: &Tokenizers) -> Elements {
-    if config.dropout > 0.0 {
+    if config.subword_sampling().is_some() {
         return Elements::Text;
     }
     Elements::ids(tokenizers.source.vocab_size().max(tokenizers.target.vocab_size()))
@@ -212,7 +212,7 @@ pub fn batch_options(config: &Config) -> BatchOptions {
         batch_tokens: config.train.batch_tokens,
         max_epochs: config.train.max_epochs,
         max_length: config.model.max_length,
-        dropout: config.tokenizer.dropout as f32,
+        sampling: config.tokenizer.subword_sampling(),
         seed: config.train.seed,
         accumulate: config.train.accumulate as u64,
         ranks: Ranks::ALONE,

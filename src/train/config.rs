@@ -79,7 +79,7 @@ impl Default for TrainConfig {
             label_smoothing: 0.1,
             r_drop: 0.0,
             clip_norm: 0.0,
-            average_last: 0,
+            average_last: 10,
             exponential_average: 0.0,
             max_skipped: 10,
             save_every: Interval::Updates(500),

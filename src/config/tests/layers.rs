@@ -262,7 +262,7 @@ fn a_model_that_training_begins_with_gives_what_is_not_stated() {
     assert_eq!(config.model, run.model);
     assert_eq!((config.decode.beam, config.decode.length_penalty), (7, 0.9));
     // Nothing else of that run is taken over.
-    assert_eq!((config.train.average_last, config.data.test), (0, None));
+    assert_eq!((config.train.average_last, config.data.test), (10, None));
     let checkpoint = folder.path("run/checkpoints/step-00000004");
     assert_eq!(load(&[&format!("train.init={}", checkpoint.display())]).model, run.model);
     // Stated values stay, and others follow from them.

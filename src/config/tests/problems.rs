@@ -236,6 +236,13 @@ fn keys_that_do_not_go_together_are_refused() {
             vec!["a.toml:3:12", "gives factors to no matrix"],
         ),
         (
+            "[tokenizer]\ndropout = 0.1\npath = \"spm.model\"\nsampling = { alpha = 0.1 }\n",
+            vec!["a.toml:4:22", "leave one of them out"],
+        ),
+        ("[tokenizer]\nsampling = { alpha = 0.1 }\n", vec!["a.toml:2:22", "`mt` learns none"]),
+        ("[tokenizer]\nsampling = { nbest = 8 }\n", vec!["a.toml:2:22", "has no effect", "set `alpha`"]),
+        ("[tokenizer]\nsampling.side = \"target\"\n", vec!["a.toml:2:17", "`tokenizer.dropout`, or `alpha`"]),
+        (
             "[train]\nr_drop = 5\n[model]\npreset = \"transformer-tiny\"\ndropout = 0\n",
             vec!["a.toml:2:10", "the model has no dropout"],
         ),

@@ -57,6 +57,16 @@ pub(super) trait Engine: Send + Sync {
         self.encode(line)
     }
 
+    /// Whether it is a unigram model, which can draw segmentations.
+    fn is_unigram(&self) -> bool {
+        false
+    }
+
+    /// The ids of a line, split in a way that is drawn: see [`super::Sampling::Unigram`]. For a unigram model.
+    fn draw(&self, line: &str, _alpha: f64, _nbest: usize, _key: u64) -> Vec<u32> {
+        self.encode(line)
+    }
+
     /// The text of ids.
     fn decode(&self, ids: &[u32]) -> String;
 

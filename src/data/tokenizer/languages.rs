@@ -211,6 +211,14 @@ impl Engine for Multilingual {
         self.encoded(line, |rest| self.inner.encode_with_dropout(rest, dropout))
     }
 
+    fn is_unigram(&self) -> bool {
+        self.inner.is_unigram()
+    }
+
+    fn draw(&self, line: &str, alpha: f64, nbest: usize, key: u64) -> Vec<u32> {
+        self.encoded(line, |rest| self.inner.draw(rest, alpha, nbest, key))
+    }
+
     fn decode(&self, ids: &[u32]) -> String {
         let text: Vec<u32> = ids.iter().copied().filter(|id| !self.is_control(*id)).collect();
         self.inner.decode(&text)

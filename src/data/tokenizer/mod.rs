@@ -37,6 +37,7 @@ mod library;
 mod merge;
 mod normalise;
 mod pipeline;
+mod sampling;
 mod sentencepiece;
 mod symbols;
 #[cfg(test)]
@@ -64,6 +65,7 @@ use words::Words;
 pub use codes::Codes;
 pub use languages::{Languages, code_of, tag_of};
 pub use normalise::{INVISIBLE, Normalization, TextForm};
+pub use sampling::{Sampling, SubwordSampling};
 pub use sentencepiece::OwnIds;
 pub use train::{TextCounts, TrainOptions};
 
@@ -328,14 +330,18 @@ impl Tokenizer {
         if text.is_empty() { Vec::new() } else { self.engine.encode(text) }
     }
 
-    /// The ids of a line under BPE-dropout: every merge is passed over with probability `dropout` at every step
-    /// (Provilkov et al. 2020). `key` alone decides the draws: derive it from seed, epoch and line. With a `dropout` of
-    /// 0 this is [`Tokenizer::encode`]; with 1 nothing is merged.
-    pub fn encode_with_dropout(&self, text: &str, dropout: f32, key: u64) -> Vec<u32> {
-        if dropout > 0.0 && !text.is_empty() {
-            return self.engine.encode_with_dropout(text, Dropout { probability: dropout, key });
+    /// The ids of a line that is split at random. `key` alone decides the draws: derive it from seed, epoch and line.
+    /// Without dropout, or if the tokenizer [cannot](Self::can) do it, this is [`Tokenizer::encode`]; with a dropout of
+    /// 1 nothing is merged.
+    pub fn sample(&self, text: &str, sampling: Sampling, key: u64) -> Vec<u32> {
+        match sampling {
+            _ if text.is_empty() => Vec::new(),
+            Sampling::Dropout(probability) if probability > 0.0 => {
+                self.engine.encode_with_dropout(text, Dropout { probability, key })
+            }
+            Sampling::Dropout(_) => self.encode(text),
+            Sampling::Unigram { alpha, nbest } => self.engine.draw(text, alpha, nbest, key),
         }
-        self.encode(text)
     }
 
     /// The text of ids. Special tokens and ids out of range are left out, bytes that are not UTF-8 become U+FFFD.
@@ -510,6 +516,14 @@ impl Tokenizer {
     /// Whether there is BPE-dropout.
     pub fn has_dropout(&self) -> bool {
         self.engine.has_dropout()
+    }
+
+    /// Whether it can split text at random in this way.
+    pub fn can(&self, sampling: Sampling) -> bool {
+        match sampling {
+            Sampling::Dropout(_) => self.engine.has_dropout(),
+            Sampling::Unigram { .. } => self.engine.is_unigram(),
+        }
     }
 
     /// The special tokens that the file lacked, and that were added after its vocabulary.

@@ -40,6 +40,7 @@ use super::engine::{Engine, find_specials};
 use super::vocabulary::{SPECIALS, in_order};
 use crate::error::{Error, Result};
 use crate::limits;
+use crate::rng::Stream;
 use decode::Decoder;
 use model::Pieces;
 use normalise::Normaliser;
@@ -52,6 +53,7 @@ use unigram::{Score, Unigram};
 pub(super) const TYPE: &str = "sentencepiece";
 
 /// A part of a normalised line, from byte to byte, and the piece it is.
+#[derive(Clone, Copy, Debug)]
 struct Segment {
     start: usize,
     end: usize,
@@ -278,9 +280,18 @@ impl SentencePiece {
         }
     }
 
-    /// Calls `piece` with each piece of a line and its id in the model. Adjacent unknown text is one piece, or bytes if
-    /// the model has byte pieces.
-    fn each_piece(&self, line: &str, mut piece: impl FnMut(&str, u32)) {
+    /// The ids of a line, as `split` splits the normalised line.
+    fn ids(&self, line: &str, split: impl FnOnce(&str) -> Vec<Segment>) -> Vec<u32> {
+        let (tag, line) = self.split_tag(line);
+        let mut ids: Vec<u32> = tag.map(|tag| self.vocabulary.id(tag)).into_iter().collect();
+        let unknown = self.pieces.unknown();
+        self.each_piece(line, split, |piece, id| ids.push(self.vocabulary.id_of_piece(piece, id, unknown)));
+        ids
+    }
+
+    /// Calls `piece` with each piece of a line and its id in the model, as `split` splits the normalised line. Adjacent
+    /// unknown text is one piece, or bytes if the model has byte pieces.
+    fn each_piece(&self, line: &str, split: impl FnOnce(&str) -> Vec<Segment>, mut piece: impl FnMut(&str, u32)) {
         let unknown = self.pieces.unknown();
         let line = match self.normaliser.normalise(line) {
             Ok(line) => line,
@@ -290,7 +301,7 @@ impl SentencePiece {
             }
         };
         let mut pending: Option<(usize, usize)> = None;
-        for Segment { start, end, id } in self.segments(&line) {
+        for Segment { start, end, id } in split(&line) {
             if id == unknown && self.pieces.bytes().is_none() {
                 pending = Some((pending.map_or(start, |(first, _)| first), end));
                 continue;
@@ -326,10 +337,18 @@ impl Engine for SentencePiece {
     }
 
     fn encode(&self, line: &str) -> Vec<u32> {
-        let (tag, line) = self.split_tag(line);
-        let mut ids: Vec<u32> = tag.map(|tag| self.vocabulary.id(tag)).into_iter().collect();
-        self.each_piece(line, |piece, id| ids.push(self.vocabulary.id_of_piece(piece, id, self.pieces.unknown())));
-        ids
+        self.ids(line, |line| self.segments(line))
+    }
+
+    fn is_unigram(&self) -> bool {
+        matches!(self.algorithm, Algorithm::Unigram(_))
+    }
+
+    fn draw(&self, line: &str, alpha: f64, nbest: usize, key: u64) -> Vec<u32> {
+        self.ids(line, |line| match &self.algorithm {
+            Algorithm::Unigram(unigram) => unigram.draw(line, alpha, nbest, &mut Stream::from_key(key)),
+            Algorithm::Merges { .. } => self.segments(line),
+        })
     }
 
     fn decode(&self, ids: &[u32]) -> String {
@@ -344,7 +363,7 @@ impl Engine for SentencePiece {
     fn pieces(&self, line: &str) -> Vec<String> {
         let (tag, line) = self.split_tag(line);
         let mut pieces: Vec<String> = tag.map(str::to_owned).into_iter().collect();
-        self.each_piece(line, |piece, _| pieces.push(piece.to_owned()));
+        self.each_piece(line, |line| self.segments(line), |piece, _| pieces.push(piece.to_owned()));
         pieces
     }
 
