@@ -8,6 +8,7 @@ mod metrics;
 mod models;
 mod shell;
 mod strategy;
+mod synthesis;
 mod training;
 
 use std::ffi::OsString;
@@ -37,6 +38,7 @@ pub use metrics::MetricArgs;
 pub use models::{AverageArgs, ExportArgs, ImportArgs, QuantizeArgs, TrimArgs};
 pub use shell::{CompletionsArgs, ManArgs, completions, manual_pages};
 pub use strategy::StrategyArgs;
+pub use synthesis::{AugmentArgs, DistillArgs, SelectionArgs};
 pub use training::{Gpus, InitArgs, RunArgs, TrainArgs};
 
 /// Train, evaluate and run Transformer machine-translation models.
@@ -135,6 +137,10 @@ pub enum Command {
     Check(RunArgs),
     /// Filter the training text and split it into subwords, in a cache that training then reads
     Prepare(RunArgs),
+    /// Train a student on its teachers' translations of the training text
+    Distill(DistillArgs),
+    /// Translate text of the target language back, into more pairs to train on
+    Augment(AugmentArgs),
     /// Translate a test set and score it, or score translations without a model
     Eval(EvalArgs),
     /// Translate text

@@ -67,6 +67,11 @@ pub fn shell_word(path: &Path) -> String {
     format!("'{}'", path.replace('\'', r"'\''"))
 }
 
+/// Bytes in lower-case hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

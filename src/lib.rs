@@ -64,4 +64,5 @@ pub mod rng;
 pub mod run;
 mod signature;
 pub mod starter;
+pub mod synthetic;
 pub mod train;

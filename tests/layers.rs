@@ -36,6 +36,7 @@ const ORDER: &[&str] = &[
     "interop",
     "report",
     "model_dir",
+    "synthetic",
     "run",
     "starter",
     "cli",

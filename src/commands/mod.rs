@@ -1,9 +1,11 @@
 //! The commands: wiring of the other modules. Each has a file or a folder here; [`shared`] is what several of them
 //! need.
 
+mod augment;
 mod average;
 mod check;
 mod completions;
+mod distill;
 mod embed;
 mod eval;
 mod export;
@@ -47,6 +49,8 @@ pub fn run(cli: &Cli) -> Result<()> {
         Command::Train(args) => train::run(args, common),
         Command::Check(args) => check::run(args, common),
         Command::Prepare(args) => prepare::run(args, common),
+        Command::Distill(args) => distill::run(args, common),
+        Command::Augment(args) => augment::run(args, common),
         Command::Eval(args) => eval::run(args, common),
         Command::Translate(args) => translate::run(args, common),
         Command::Score(args) => score::run(args, common),

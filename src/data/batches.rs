@@ -40,8 +40,8 @@ impl BatchOptions {
     }
 }
 
-/// Rows, and tokens per row, of the largest batch without subword sampling: as many copies of the longest pair as there is
-/// room for, but no more than an epoch has pairs.
+/// Rows, and tokens per row, of the largest batch without subword sampling: as many copies of the longest pair as there
+/// is room for, but no more than an epoch has pairs.
 pub fn largest_shape(data: &TrainingData, batch_tokens: usize) -> (usize, usize) {
     let [source, target] = data.corpus.longest();
     let tokens = source.max(target) as usize + 1;

@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use rayon::prelude::*;
 use serde_json::{Value, json};
-use sha2::digest::Output;
 use sha2::{Digest, Sha256};
 
 use super::corpus::{PairSource, Side};
@@ -26,6 +25,7 @@ use super::shard::{Shard, Summary};
 use super::tokenizers::Tokenizers;
 use crate::data::{SamplingConfig, TokenizerConfig};
 use crate::error::{Error, Result};
+use crate::escape::hex;
 use crate::file::{self, Attempt, Folder, Links};
 use crate::hub::Room;
 use crate::limits::NOTE_BYTES;
@@ -62,7 +62,7 @@ impl Cache {
     /// The entry of a corpus prepared under a recipe, whose encoder is `tokenizers`.
     pub fn entry(&self, corpus: &dyn PairSource, recipe: Recipe<'_>, tokenizers: &Tokenizers) -> Entry {
         let key = json!({
-            "format": FORMAT, "text": hex(corpus.digest()), "tokenizers": tokenizers.digest(),
+            "format": FORMAT, "text": hex(&corpus.digest()), "tokenizers": tokenizers.digest(),
             "max_length": recipe.filter.max_length, "max_ratio": recipe.filter.max_ratio, "elements": recipe.elements,
         });
         let name = |side| corpus.origin(0, side).0.display().to_string();
@@ -73,7 +73,7 @@ impl Cache {
 
     /// The entry of the tokenizers learned from these corpora.
     pub fn tokenizers(&self, corpora: &[Box<dyn PairSource>], config: &TokenizerConfig) -> TokenizersEntry {
-        let texts: Vec<_> = corpora.iter().map(|corpus| hex(corpus.digest())).collect();
+        let texts: Vec<_> = corpora.iter().map(|corpus| hex(&corpus.digest())).collect();
         // Sampling affects training only, not the learnt vocabulary.
         let config = TokenizerConfig { dropout: 0.0, sampling: SamplingConfig::default(), ..config.clone() };
         let key = json!({ "format": FORMAT, "texts": texts, "tokenizer": config });
@@ -107,10 +107,6 @@ impl TokenizersEntry {
 fn named(kind: &str, key: &Value) -> String {
     let hash = format!("{:x}", Sha256::digest(key.to_string()));
     format!("{kind}-{}", &hash[..16])
-}
-
-fn hex(hash: [u8; 32]) -> String {
-    format!("{:x}", Output::<Sha256>::from(hash))
 }
 
 impl Entry {

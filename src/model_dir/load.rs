@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use candle_core::{DType, Device};
+use sha2::{Digest, Sha256};
 
 use super::find::{config_of, directory};
 use super::names::own_files;
@@ -20,7 +21,7 @@ use crate::data::tokenizers::{self, Tokenizers};
 use crate::decode::neural::{Neural, SpecialTokens};
 use crate::decode::source::Reader;
 use crate::error::{Error, Result};
-use crate::escape::shown_path;
+use crate::escape::{hex, shown_path};
 use crate::infer::{self, Engine};
 use crate::interop::import::Imported;
 use crate::model::{ModelConfig, Transformer, Vocabulary, layout};
@@ -112,6 +113,16 @@ impl ModelFiles {
     pub fn reader(&self) -> Reader {
         let reader = Reader::new(&self.config.model, &self.tokenizers);
         reader.with_trained_length(self.config.data.max_length).with_language(self.languages[0].clone())
+    }
+
+    /// What tells its weights from all others: a checksum of their manifest.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn identity(&self) -> Result<String> {
+        let path = self.located.directory.join(checkpoint::MANIFEST_FILE);
+        let text = file::read_own_text(&path).map_err(|error| Error::io("read", &path, error))?;
+        Ok(hex(&Sha256::digest(text.as_bytes())))
     }
 
     /// The files that it is made of, which no output may replace.

@@ -28,4 +28,5 @@ pub(super) mod requests;
 pub(super) mod reserved;
 pub(super) mod signals;
 pub(super) mod suspicious;
+pub(super) mod synthesis;
 pub(super) mod tags;

@@ -77,8 +77,8 @@ impl Unigram {
         segments
     }
 
-    /// Calls `edge` with the length, score and id of each piece that begins at `start`, where this character is; if none
-    /// is as short as it, also for the character as unknown.
+    /// Calls `edge` with the length, score and id of each piece that begins at `start`, where this character is; if
+    /// none is as short as it, also for the character as unknown.
     #[inline]
     fn each_edge(&self, line: &str, start: usize, character: char, mut edge: impl FnMut(usize, f32, u32)) {
         let single = character.len_utf8();

@@ -1,0 +1,74 @@
+//! `mt augment`
+
+use std::path::PathBuf;
+
+use indicatif::ProgressBar;
+use serde_json::json;
+
+use super::shared::output::{Output, refuse_inputs};
+use super::shared::synthesis::{self, Input, Maker};
+use super::shared::{languages, model};
+use crate::cli::{AugmentArgs, Common};
+use crate::console::{Counted, info, is_watched, note, progress_bar, tell};
+use crate::data::corpus::PairSource;
+use crate::data::{CorpusLocation, texts};
+use crate::error::{Error, Result};
+use crate::synthetic::Shard;
+
+/// Translates text in the target language back, into pairs to train on.
+pub(super) fn run(args: &AugmentArgs, common: &Common) -> Result<()> {
+    let selection = synthesis::selection(&args.selection)?;
+    let (mut first, mut others) = model::load_all(&args.models, common)?;
+    let own_models = crate::model_dir::files_of(&first, &others);
+    let inputs = args.input.iter().chain(&own_models).map(PathBuf::as_path);
+    refuse_inputs(Some(&args.out), inputs)?;
+    let models = std::iter::once(&mut first).chain(&mut others);
+    let tag = languages::choose(&args.languages, args.tag.as_deref(), models)?;
+    if let Some(tag) = args.mark.as_deref().filter(|tag| tag.trim().is_empty() || tag.contains(char::is_whitespace)) {
+        return Err(Error::usage(format!("--mark \"{tag}\" is not one word")));
+    }
+    let languages = first.languages.clone();
+    let mut maker = Maker::new((first, others), &args.models.weights, &args.decode, common)?;
+    let open = |path: &PathBuf| texts::find_one(&CorpusLocation::files(path, path), common.offline)?.open(1.0, &tell);
+    let corpora: Vec<Box<dyn PairSource>> = args.input.iter().map(open).collect::<Result<_>>()?;
+    let lines: usize = corpora.iter().map(|pairs| pairs.len()).sum();
+    let progress =
+        if is_watched() { progress_bar(Counted::Sentences, Some(lines as u64)) } else { ProgressBar::hidden() };
+    let shard = args.shard.unwrap_or(Shard::WHOLE);
+    let (mut made, mut is_whole) = (Vec::new(), true);
+    for (index, (path, pairs)) in args.input.iter().zip(&corpora).enumerate() {
+        let key = path.display().to_string();
+        let input = Input { key: &key, pairs: &**pairs, tag: tag.as_deref(), languages: languages.clone() };
+        let name = format!("text-{index}");
+        match synthesis::translate(&mut maker, &input, (&args.out, &name), shard, &progress)? {
+            Some(parts) => made.push((key, parts, &**pairs)),
+            None => is_whole = false,
+        }
+    }
+    progress.finish_and_clear();
+    if !is_whole {
+        note("this share is done; when all shares are, the same command without --shard writes the pairs");
+        return Ok(());
+    }
+    let mut output = Output::open(None)?;
+    for (key, parts, pairs) in &made {
+        // The text itself is the target.
+        let pair = |text: &str, translation: &str| {
+            let mark = args.mark.as_ref().map_or(String::new(), |mark| format!("{mark} "));
+            [format!("{mark}{translation}"), text.to_owned()]
+        };
+        let ([source, target], counts) = synthesis::choose(parts, *pairs, selection, pair)?;
+        info(synthesis::summary(key, counts));
+        if common.json {
+            let [source, target] = [&source, &target].map(|path| path.display().to_string());
+            output.json(&json!({ "input": key, "source": source, "target": target, "counts": counts }))?;
+        } else {
+            output.path(&source)?;
+            output.path(&target)?;
+        }
+    }
+    if let Some(mark) = &args.mark {
+        note(format_args!("for {mark} to be one piece, add it to `tokenizer.symbols` before the vocabulary is learnt"));
+    }
+    output.flush()
+}

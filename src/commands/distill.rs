@@ -1,0 +1,94 @@
+//! `mt distill`
+
+use indicatif::ProgressBar;
+use serde_json::json;
+
+use super::shared::synthesis::{self, Input, Maker};
+use super::shared::{arguments, model};
+use super::train;
+use crate::cli::{Common, DistillArgs, RunArgs, TrainArgs};
+use crate::config;
+use crate::console::{Counted, info, is_watched, note, progress_bar, tell};
+use crate::data::corpus::PairSource;
+use crate::data::{CorpusConfig, CorpusLocation, texts};
+use crate::error::{Error, Result};
+use crate::escape::shown_path;
+use crate::report::files;
+use crate::synthetic::Shard;
+
+/// The folder of the translations, in the student's run.
+const FOLDER: &str = "distilled";
+/// What was done, there.
+const REPORT: &str = "report.json";
+
+/// Translates the training text of a student with its teachers, and trains it.
+pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
+    let selection = synthesis::selection(&args.selection)?;
+    let request = arguments::run(&args.run, common);
+    let mut config = request.config()?;
+    let run = request.run_directory()?;
+    let shard = args.shard.unwrap_or(Shard::WHOLE);
+    model::check_weights(&args.weights, args.teacher.len())?;
+    let load = |path: &_| model::load_from(Some(path), None, common);
+    let mut teachers = args.teacher.iter().map(|teacher| load(teacher.as_path()));
+    let first = teachers.next().unwrap_or_else(|| Err(Error::usage("--teacher names no model")))?;
+    let others = teachers.collect::<Result<_>>()?;
+    let mut maker = Maker::new((first, others), &args.weights, &args.decode, common)?;
+    let open = |corpus: &CorpusConfig| texts::find_one(&corpus.location, common.offline)?.open(1.0, &tell);
+    let corpora: Vec<Box<dyn PairSource>> = config.data.train.iter().map(open).collect::<Result<_>>()?;
+    let lines: usize = corpora.iter().map(|pairs| pairs.len()).sum();
+    let progress =
+        if is_watched() { progress_bar(Counted::Sentences, Some(lines as u64)) } else { ProgressBar::hidden() };
+    info(format_args!("translating {lines} lines of training text, into {}", shown_path(&run.join(FOLDER))));
+    let (mut distilled, mut reports, mut is_whole) = (Vec::new(), Vec::new(), true);
+    for (index, (corpus, pairs)) in config.data.train.iter().zip(&corpora).enumerate() {
+        let key = format!("data.train[{index}]");
+        let (tag, languages) = (corpus.tag.as_deref(), corpus.languages.clone());
+        let input = Input { key: &key, pairs: &**pairs, tag, languages };
+        let name = format!("corpus-{index}");
+        let made = synthesis::translate(&mut maker, &input, (&run.join(FOLDER), &name), shard, &progress)?;
+        let Some(parts) = made else {
+            is_whole = false;
+            continue;
+        };
+        let pair = |source: &str, target: &str| [source.to_owned(), target.to_owned()];
+        let ([source, target], counts) = synthesis::choose(&parts, &**pairs, selection, pair)?;
+        info(synthesis::summary(&key, counts));
+        reports.push(json!({ "corpus": key, "counts": counts }));
+        if counts.kept > 0 {
+            let location = CorpusLocation::files(absolute(&source)?, absolute(&target)?);
+            distilled.push(CorpusConfig { location, weights: None, ..corpus.clone() });
+        }
+    }
+    progress.finish_and_clear();
+    if !is_whole {
+        note("this share is done; train the student when all shares are, by the same command without --shard");
+        return Ok(());
+    }
+    if distilled.is_empty() {
+        return Err(Error::failure("no translation is worth training on").help("raise --keep or --length-tolerance"));
+    }
+    let report = json!({
+        "teachers": args.teacher.iter().map(|path| path.display().to_string()).collect::<Vec<_>>(),
+        "weights": args.weights, "keep": selection.keep, "length_tolerance": selection.tolerance,
+        "with_original": !args.without_original, "corpora": reports,
+    });
+    files::replace(&*run, &format!("{FOLDER}/{REPORT}"), &report.to_string())?;
+    if args.text_only {
+        return Ok(());
+    }
+    match args.without_original {
+        true => config.data.train = distilled,
+        false => config.data.train.extend(distilled),
+    }
+    let text = config::values(&config).remove("data.train").unwrap_or_default();
+    let set = [args.run.set.clone(), vec![format!("data.train={text}")]].concat();
+    let run = RunArgs { config: args.run.config.clone(), set, run_dir: Some(run) };
+    let (overwrite, force, dry_run, profile, devices) = (false, false, false, false, None);
+    // The folder of the text is there already: a run begins beside it.
+    train::run(&TrainArgs { run, resume: true, overwrite, force, dry_run, profile, devices }, common)
+}
+
+fn absolute(path: &std::path::Path) -> Result<std::path::PathBuf> {
+    std::path::absolute(path).map_err(|error| Error::io("find", path, error))
+}

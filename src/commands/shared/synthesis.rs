@@ -1,0 +1,194 @@
+//! Translating whole corpora in parts: what `mt distill` and `mt augment` share.
+
+use std::path::Path;
+
+use indicatif::ProgressBar;
+use serde_json::{Value, json};
+
+use crate::cli::{Common, DecodeArgs, SelectionArgs};
+use crate::commands::shared::{decoding, languages};
+use crate::data::corpus::{PairSource, tagged};
+use crate::decode::source::Long;
+use crate::decode::translate::{TranslateOptions, Translator};
+use crate::error::{Error, Result};
+use crate::escape::hex;
+use crate::model_dir::ModelFiles;
+use crate::synthetic::{Chosen, Counts, Made, PART_LINES, PairWriter, Parts, Selection, Shard};
+
+/// Models that translate together, and how.
+pub(crate) struct Maker {
+    first: ModelFiles,
+    others: Vec<ModelFiles>,
+    weights: Vec<f64>,
+    precision: Option<String>,
+    options: TranslateOptions,
+    /// For the languages that it was made for last.
+    translator: Option<([Option<String>; 2], Translator)>,
+}
+
+impl Maker {
+    /// Of these models, with flags over the configuration of the first one.
+    pub(crate) fn new(
+        (first, others): (ModelFiles, Vec<ModelFiles>),
+        weights: &[f64],
+        decode: &DecodeArgs,
+        common: &Common,
+    ) -> Result<Self> {
+        if decode.shortlist.is_some() {
+            let error = Error::usage("--shortlist is for translations that are needed at once");
+            return Err(error.help("leave it out: training text should be as good as the models can make it"));
+        }
+        let mut options = decoding::translate_options(decode, None, (&first, &others), common)?;
+        if decode.long.is_none() {
+            // What is cut is left out later.
+            options.long = Long::Truncate;
+        }
+        let (weights, precision) = (weights.to_vec(), decode.precision.clone());
+        Ok(Self { first, others, weights, precision, options, translator: None })
+    }
+
+    /// What decides its translations, beside the text.
+    fn identity(&self) -> Result<Value> {
+        let models = std::iter::once(&self.first).chain(&self.others);
+        let models: Vec<String> = models.map(ModelFiles::identity).collect::<Result<_>>()?;
+        let options = TranslateOptions { lines_before: 0, batch_tokens: 0, ..self.options.clone() };
+        Ok(json!({ "models": models, "weights": self.weights, "options": format!("{options:?}") }))
+    }
+
+    /// What is put in front of each source, for a corpus with this tag and these languages; multilingual models are set
+    /// to the latter.
+    fn prepare(&mut self, key: &str, tag: Option<&str>, of_corpus: [Option<String>; 2]) -> Result<Option<String>> {
+        let is_multilingual = !self.first.tokenizers.source.languages().is_empty();
+        let models = std::iter::once(&mut self.first).chain(&mut self.others);
+        languages::state(of_corpus.clone(), &format!("`{key}`"), models)?;
+        if is_multilingual && self.first.languages.iter().any(Option::is_none) {
+            let what = format!("the model has many languages, and `{key}` does not say which it is to translate");
+            let help = "state `source_language` and `target_language`; `mt info MODEL` lists the languages";
+            return Err(Error::usage(what).help(help));
+        }
+        if self.translator.as_ref().is_none_or(|(known, _)| *known != self.first.languages) {
+            self.translator = None;
+            let translator = decoding::translator(&self.first, &self.others, &self.weights, self.precision.as_deref())?;
+            self.translator = Some((self.first.languages.clone(), translator));
+        }
+        let known = self.first.tokenizers.source.language_tags();
+        Ok(tag.filter(|tag| !is_multilingual && known.contains(tag)).map(str::to_owned))
+    }
+}
+
+/// A corpus to translate: from its source side.
+pub(crate) struct Input<'a> {
+    /// Its key or name, for messages.
+    pub key: &'a str,
+    /// Its pairs; of text in one language, each line twice.
+    pub pairs: &'a dyn PairSource,
+    /// Its tag and languages.
+    pub tag: Option<&'a str>,
+    pub languages: [Option<String>; 2],
+}
+
+/// Translates what of a corpus has no translation yet and is of this shard, and returns the parts; `None` if other
+/// shards have not made theirs.
+pub(crate) fn translate(
+    maker: &mut Maker,
+    input: &Input<'_>,
+    (root, folder): (&Path, &str),
+    shard: Shard,
+    progress: &ProgressBar,
+) -> Result<Option<Parts>> {
+    let tag = maker.prepare(input.key, input.tag, input.languages.clone())?;
+    let job = json!({
+        "text": hex(&input.pairs.digest()), "lines": input.pairs.len(), "tag": tag, "languages": input.languages,
+        "maker": maker.identity()?,
+    });
+    let parts = Parts::open(root, folder, &job)?;
+    let Some((_, translator)) = &maker.translator else { return Ok(None) };
+    let mut number = 0;
+    each_part(input.pairs, |lines| {
+        if number % shard.count == shard.index && !parts.has(number) {
+            let sources: Vec<_> = lines.iter().map(|[source, _]| tagged(tag.as_deref(), source)).collect();
+            languages::refuse_without(translator, [&sources, &[]], |error, _, _| error)?;
+            let options = TranslateOptions { lines_before: number * PART_LINES, ..maker.options.clone() };
+            let before = progress.position();
+            let moved = |done: usize| progress.set_position(before + done as u64);
+            let translations = translator.translate(&sources, &[], &options, moved)?;
+            parts.write(number, &translations.iter().map(Made::from).collect::<Vec<_>>())?;
+        } else {
+            progress.inc(lines.len() as u64);
+        }
+        number += 1;
+        Ok(())
+    })?;
+    Ok((0..number).all(|number| parts.has(number)).then_some(parts))
+}
+
+/// Calls `each` with the pairs of one part after the other.
+fn each_part(pairs: &dyn PairSource, mut each: impl FnMut(&[[String; 2]]) -> Result<()>) -> Result<()> {
+    let mut lines: Vec<[String; 2]> = Vec::with_capacity(PART_LINES);
+    for block in pairs.blocks()? {
+        let block = block?;
+        for (source, target) in (0..block.len()).map(|index| block.get(index)) {
+            lines.push([source.to_owned(), target.to_owned()]);
+            if lines.len() == PART_LINES {
+                each(&lines)?;
+                lines.clear();
+            }
+        }
+    }
+    if lines.is_empty() { Ok(()) } else { each(&lines) }
+}
+
+/// Writes the pairs that are worth training on into the folder of the parts: `pair` makes both lines of a source and
+/// its translation. Returns their files, and what was left out.
+pub(crate) fn choose(
+    parts: &Parts,
+    pairs: &dyn PairSource,
+    selection: Selection,
+    pair: impl Fn(&str, &str) -> [String; 2],
+) -> Result<([std::path::PathBuf; 2], Counts)> {
+    let mut chosen = Chosen::new(selection);
+    each_made(parts, pairs, |source, made| {
+        chosen.see(source, made);
+        Ok(())
+    })?;
+    chosen.settle();
+    let mut writer = PairWriter::create(parts.folder(), ["source.txt", "target.txt"])?;
+    each_made(parts, pairs, |source, made| {
+        if !chosen.takes(source, made) {
+            return Ok(());
+        }
+        let [source, target] = pair(source, &made.text);
+        writer.push([&source, &target])
+    })?;
+    Ok((writer.finish()?, chosen.counts))
+}
+
+fn each_made(parts: &Parts, pairs: &dyn PairSource, mut each: impl FnMut(&str, &Made) -> Result<()>) -> Result<()> {
+    let mut number = 0;
+    each_part(pairs, |lines| {
+        let made = parts.read(number, lines.len())?;
+        number += 1;
+        lines.iter().zip(&made).try_for_each(|([source, _], made)| each(source, made))
+    })
+}
+
+/// The selection that the flags ask for.
+pub(crate) fn selection(args: &SelectionArgs) -> Result<Selection> {
+    let SelectionArgs { keep, length_tolerance: tolerance } = *args;
+    if !(keep > 0.0 && keep <= 1.0) {
+        return Err(Error::usage(format!("--keep {keep} is not a share: above 0 and at most 1")));
+    }
+    if !(tolerance >= 1.0 && tolerance.is_finite()) {
+        return Err(Error::usage(format!("--length-tolerance {tolerance} is not a number of at least 1")));
+    }
+    Ok(Selection { keep, tolerance })
+}
+
+/// What is said of a corpus.
+pub(crate) fn summary(name: &str, counts: Counts) -> String {
+    let Counts { lines, blank, unfinished, odd_length, unlikely, kept } = counts;
+    format!(
+        "{name}: {kept} of {lines} translations stay; left out: {unlikely} less likely ones, {odd_length} of unusual \
+         length, {unfinished} unfinished, {blank} blank"
+    )
+}

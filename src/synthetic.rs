@@ -1,0 +1,374 @@
+//! Synthetic training text: translations of whole corpora, made in parts that survive an interruption, and the choice
+//! of those that are worth training on.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::decode::translate::Translation;
+use crate::error::{Error, Result};
+use crate::file::{self, Folder};
+
+/// Lines of a part.
+pub const PART_LINES: usize = 2048;
+/// Says what the parts were made of.
+const JOB: &str = "job.json";
+
+/// A translation as a part has it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Made {
+    /// The translation.
+    pub text: String,
+    /// Its log-probability, natural logarithm.
+    pub log_prob: f64,
+    /// Tokens that have a share in it, the end counted.
+    pub tokens: usize,
+    /// Whether the whole source was translated, to its end.
+    pub is_finished: bool,
+}
+
+impl From<&Translation> for Made {
+    fn from(translation: &Translation) -> Self {
+        let best = translation.best();
+        Self {
+            text: best.text.clone(),
+            log_prob: best.log_prob,
+            tokens: best.token_log_probs.len(),
+            is_finished: best.finished() && !translation.source_cut,
+        }
+    }
+}
+
+/// Which of several processes makes which parts: `2/8` is the second of eight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// From 0.
+    pub index: usize,
+    /// How many there are.
+    pub count: usize,
+}
+
+impl Shard {
+    /// Makes all parts.
+    pub const WHOLE: Self = Self { index: 0, count: 1 };
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let numbers = text.split_once('/').and_then(|(index, count)| Some((index.parse().ok()?, count.parse().ok()?)));
+        match numbers {
+            Some((index @ 1.., count)) if index <= count => Ok(Self { index: index - 1, count }),
+            _ => Err("give the number of this share and that of all, such as 2/8".to_owned()),
+        }
+    }
+}
+
+/// The parts of a corpus, in a folder.
+pub struct Parts {
+    folder: PathBuf,
+}
+
+impl Parts {
+    /// Those in a folder, which is made below `root`. `job` says what decides the translations.
+    ///
+    /// # Errors
+    /// The folder has parts of another job, or cannot be written.
+    pub fn open(root: &Path, name: &str, job: &Value) -> Result<Self> {
+        let folder = root.join(name);
+        fs::create_dir_all(&folder).map_err(|error| Error::io("make the folder", &folder, error))?;
+        let parts = Self { folder };
+        let path = parts.folder.join(JOB);
+        if path.exists() {
+            let text = file::read_own_text(&path).map_err(|error| Error::io("read", &path, error))?;
+            if serde_json::from_str::<Value>(&text).ok().as_ref() != Some(job) {
+                let error = Error::usage("these translations were made of other text, by other models or otherwise");
+                let help = "repeat the command as it was; or remove the folder, or give another one";
+                return Err(error.at(&parts.folder).help(help));
+            }
+        } else {
+            parts.replace(JOB, &job.to_string())?;
+        }
+        Ok(parts)
+    }
+
+    /// Where they are.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    fn name(number: usize) -> String {
+        format!("part-{number:06}.jsonl")
+    }
+
+    /// Whether a part has been made.
+    pub fn has(&self, number: usize) -> bool {
+        self.folder.join(Self::name(number)).exists()
+    }
+
+    /// Writes a part, at once or not at all.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write(&self, number: usize, made: &[Made]) -> Result<()> {
+        let line = |made: &Made| serde_json::to_string(made).map(|line| line + "\n");
+        let lines: serde_json::Result<String> = made.iter().map(line).collect();
+        let lines = lines.map_err(|error| Error::failure("cannot write translations").caused_by(error))?;
+        self.replace(&Self::name(number), &lines)
+    }
+
+    /// Reads a part of so many lines.
+    ///
+    /// # Errors
+    /// It is damaged, or has another number of lines.
+    pub fn read(&self, number: usize, lines: usize) -> Result<Vec<Made>> {
+        let path = self.folder.join(Self::name(number));
+        let text = file::read_own_text(&path).map_err(|error| Error::io("read", &path, error))?;
+        let made: serde_json::Result<Vec<Made>> = text.lines().map(serde_json::from_str).collect();
+        match made {
+            Ok(made) if made.len() == lines => Ok(made),
+            _ => {
+                let error = Error::failure(format!("this is not what mt wrote of {lines} lines")).at(path);
+                Err(error.help("remove the file: the same command makes it again"))
+            }
+        }
+    }
+
+    fn replace(&self, name: &str, text: &str) -> Result<()> {
+        let replaced = Folder::open(&self.folder).and_then(|folder| folder.replace_shared(name, text.as_bytes()));
+        replaced.map_err(|error| Error::io("write", self.folder.join(name), error))
+    }
+}
+
+/// Which translations are worth training on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Selection {
+    /// The share with the best mean log-probability a token that stays, above 0 and at most 1.
+    pub keep: f64,
+    /// How many times longer or shorter than usual, for its source, a translation may be; at least 1.
+    pub tolerance: f64,
+}
+
+/// How many lines stay, and why others do not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// All.
+    pub lines: usize,
+    /// Source or translation are blank.
+    pub blank: usize,
+    /// The translation does not end, or the source was cut.
+    pub unfinished: usize,
+    /// The translation is far longer or shorter than usual.
+    pub odd_length: usize,
+    /// The model is less sure of it than of others.
+    pub unlikely: usize,
+    /// Those that stay.
+    pub kept: usize,
+}
+
+/// A [`Selection`] for the translations of a corpus.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    selection: Selection,
+    /// Mean log-probabilities a token, and logarithms of relative lengths, until [`Self::settle`].
+    seen: Vec<[f32; 2]>,
+    /// The usual logarithm of the relative length.
+    usual: f32,
+    /// The least mean log-probability a token.
+    least: f32,
+    /// What [`Self::takes`] has found.
+    pub counts: Counts,
+}
+
+impl Chosen {
+    /// Nothing has been seen yet.
+    pub fn new(selection: Selection) -> Self {
+        let (usual, least) = (0.0, f32::NEG_INFINITY);
+        Self { selection, seen: Vec::new(), usual, least, counts: Counts::default() }
+    }
+
+    /// The mean log-probability a token, and the logarithm of the length relative to that of the source, in characters.
+    fn measures(source: &str, made: &Made) -> Option<[f32; 2]> {
+        let is_usable = made.is_finished && made.tokens > 0 && made.log_prob.is_finite();
+        let lengths = [source, &made.text].map(|text| text.trim().chars().count());
+        if !is_usable || lengths.contains(&0) {
+            return None;
+        }
+        let [source, target] = lengths.map(|length| length as f32);
+        Some([(made.log_prob / made.tokens as f64) as f32, (target / source).ln()])
+    }
+
+    /// Looks at a line and its translation.
+    pub fn see(&mut self, source: &str, made: &Made) {
+        self.seen.extend(Self::measures(source, made));
+    }
+
+    /// Decides, after all of them have been seen.
+    pub fn settle(&mut self) {
+        let mut seen = std::mem::take(&mut self.seen);
+        if seen.is_empty() {
+            return;
+        }
+        let middle = seen.len() / 2;
+        self.usual = seen.select_nth_unstable_by(middle, |a, b| a[1].total_cmp(&b[1])).1[1];
+        seen.retain(|[_, length]| self.has_usual_length(*length));
+        let kept = ((self.selection.keep * seen.len() as f64).ceil() as usize).clamp(1, seen.len());
+        self.least = seen.select_nth_unstable_by(kept - 1, |a, b| b[0].total_cmp(&a[0])).1[0];
+    }
+
+    fn has_usual_length(&self, length: f32) -> bool {
+        (length - self.usual).abs() <= self.selection.tolerance.ln() as f32
+    }
+
+    /// Whether a line and its translation stay.
+    pub fn takes(&mut self, source: &str, made: &Made) -> bool {
+        let measures = Self::measures(source, made);
+        let is_blank = source.trim().is_empty() || made.text.trim().is_empty();
+        let has_usual_length = measures.is_some_and(|[_, length]| self.has_usual_length(length));
+        let stays = has_usual_length && measures.is_some_and(|[score, _]| score >= self.least);
+        let counts = &mut self.counts;
+        counts.lines += 1;
+        let reason = match () {
+            () if stays => &mut counts.kept,
+            () if has_usual_length => &mut counts.unlikely,
+            () if measures.is_some() => &mut counts.odd_length,
+            () if is_blank => &mut counts.blank,
+            () => &mut counts.unfinished,
+        };
+        *reason += 1;
+        stays
+    }
+}
+
+/// Two files of text, line by line, that are there when they are whole.
+pub struct PairWriter {
+    files: [(PathBuf, BufWriter<File>); 2],
+}
+
+impl PairWriter {
+    /// In a folder.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub fn create(folder: &Path, names: [&str; 2]) -> Result<Self> {
+        let create = |name: &str| -> Result<_> {
+            let path = folder.join(name);
+            let file = File::create(new(&path)).map_err(|error| Error::io("write", &path, error))?;
+            Ok((path, BufWriter::new(file)))
+        };
+        let [source, target] = names;
+        Ok(Self { files: [create(source)?, create(target)?] })
+    }
+
+    /// Appends a pair.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn push(&mut self, pair: [&str; 2]) -> Result<()> {
+        for ((path, file), line) in self.files.iter_mut().zip(pair) {
+            writeln!(file, "{line}").map_err(|error| Error::io("write", &*path, error))?;
+        }
+        Ok(())
+    }
+
+    /// Gives both their names.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn finish(self) -> Result<[PathBuf; 2]> {
+        let finished = self.files.map(|(path, file)| {
+            let named = file.into_inner().map_err(|error| error.into_error()).and_then(|file| {
+                file.sync_all()?;
+                fs::rename(new(&path), &path)
+            });
+            named.map(|()| path.clone()).map_err(|error| Error::io("write", &path, error))
+        });
+        let [source, target] = finished;
+        Ok([source?, target?])
+    }
+}
+
+/// Where a file is before it is whole.
+fn new(path: &Path) -> PathBuf {
+    path.with_extension("new")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn made(text: &str, log_prob: f64) -> Made {
+        Made { text: text.to_owned(), log_prob, tokens: 2, is_finished: true }
+    }
+
+    #[test]
+    fn shards_are_counted_from_one() {
+        assert_eq!("2/8".parse(), Ok(Shard { index: 1, count: 8 }));
+        assert_eq!("1/1".parse(), Ok(Shard::WHOLE));
+        for text in ["0/2", "3/2", "2", "a/b", "1/0", "-1/2", ""] {
+            assert!(text.parse::<Shard>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn parts_are_of_one_job_and_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let parts = Parts::open(folder.path(), "corpus-0", &json!({ "beam": 4 })).unwrap();
+        let lines = [made("eins", -1.5), Made { is_finished: false, ..made("zwei", -2.0) }];
+        assert!(!parts.has(3));
+        parts.write(3, &lines).unwrap();
+        assert!(parts.has(3) && !parts.has(2));
+        let again = Parts::open(folder.path(), "corpus-0", &json!({ "beam": 4 })).unwrap();
+        assert_eq!(again.read(3, 2).unwrap(), lines);
+        assert!(again.read(3, 1).unwrap_err().to_string().contains("1 lines"));
+        let error = Parts::open(folder.path(), "corpus-0", &json!({ "beam": 5 })).err().unwrap();
+        assert!(error.to_string().contains("of other text"), "{error}");
+        fs::write(parts.folder().join("part-000003.jsonl"), "{\"text\": 1}\n").unwrap();
+        assert!(again.read(3, 2).is_err());
+    }
+
+    /// Ten lines of which each fault takes one; of the others, half.
+    #[test]
+    fn the_best_of_usual_length_stay() {
+        let source = "abcd";
+        let mut lines: Vec<Made> = (1..=6).map(|i| made("wxyz", -f64::from(i))).collect();
+        lines.push(made("w", -0.1));
+        lines.push(Made { is_finished: false, ..made("wxyz", -0.1) });
+        lines.push(made(" ", -0.1));
+        lines.push(made(&"w".repeat(40), -0.1));
+        let mut chosen = Chosen::new(Selection { keep: 0.5, tolerance: 2.0 });
+        lines.iter().for_each(|line| chosen.see(source, line));
+        chosen.settle();
+        let stay: Vec<bool> = lines.iter().map(|line| chosen.takes(source, line)).collect();
+        assert_eq!(stay, [true, true, true, false, false, false, false, false, false, false]);
+        let counts = Counts { lines: 10, blank: 1, unfinished: 1, odd_length: 2, unlikely: 3, kept: 3 };
+        assert_eq!(chosen.counts, counts);
+        // All that can be used.
+        let mut all = Chosen::new(Selection { keep: 1.0, tolerance: 100.0 });
+        lines.iter().for_each(|line| all.see(source, line));
+        all.settle();
+        assert_eq!(lines.iter().filter(|line| all.takes(source, line)).count(), 8);
+        let mut none = Chosen::new(Selection { keep: 1.0, tolerance: 2.0 });
+        none.settle();
+        assert!(!none.takes("", &made("", 0.0)));
+    }
+
+    #[test]
+    fn pairs_are_there_when_they_are_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = PairWriter::create(folder.path(), ["source.txt", "target.txt"]).unwrap();
+        writer.push(["a b", "c"]).unwrap();
+        assert!(!folder.path().join("source.txt").exists());
+        let [source, target] = writer.finish().unwrap();
+        assert_eq!([source, target].map(|path| fs::read_to_string(path).unwrap()), ["a b\n", "c\n"]);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+}
