@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use indicatif::ProgressBar;
 use serde_json::json;
 
-use super::shared::output::{Output, refuse_inputs};
+use super::shared::output::Output;
 use super::shared::synthesis::{self, Input, Maker};
 use super::shared::{languages, model};
 use crate::cli::{AugmentArgs, Common};
@@ -13,15 +13,11 @@ use crate::console::{Counted, info, is_watched, note, progress_bar, tell};
 use crate::data::corpus::PairSource;
 use crate::data::{CorpusLocation, texts};
 use crate::error::{Error, Result};
-use crate::synthetic::Shard;
 
 /// Translates text in the target language back, into pairs to train on.
 pub(super) fn run(args: &AugmentArgs, common: &Common) -> Result<()> {
     let selection = synthesis::selection(&args.selection)?;
     let (mut first, mut others) = model::load_all(&args.models, common)?;
-    let own_models = crate::model_dir::files_of(&first, &others);
-    let inputs = args.input.iter().chain(&own_models).map(PathBuf::as_path);
-    refuse_inputs(Some(&args.out), inputs)?;
     let models = std::iter::once(&mut first).chain(&mut others);
     let tag = languages::choose(&args.languages, args.tag.as_deref(), models)?;
     if let Some(tag) = args.mark.as_deref().filter(|tag| tag.trim().is_empty() || tag.contains(char::is_whitespace)) {
@@ -34,20 +30,18 @@ pub(super) fn run(args: &AugmentArgs, common: &Common) -> Result<()> {
     let lines: usize = corpora.iter().map(|pairs| pairs.len()).sum();
     let progress =
         if is_watched() { progress_bar(Counted::Sentences, Some(lines as u64)) } else { ProgressBar::hidden() };
-    let shard = args.shard.unwrap_or(Shard::WHOLE);
-    let (mut made, mut is_whole) = (Vec::new(), true);
+    let mut made = Vec::new();
     for (index, (path, pairs)) in args.input.iter().zip(&corpora).enumerate() {
         let key = path.display().to_string();
         let input = Input { key: &key, pairs: &**pairs, tag: tag.as_deref(), languages: languages.clone() };
         let name = format!("text-{index}");
-        match synthesis::translate(&mut maker, &input, (&args.out, &name), shard, &progress)? {
-            Some(parts) => made.push((key, parts, &**pairs)),
-            None => is_whole = false,
-        }
+        // None of a share alone.
+        let parts = synthesis::translate(&mut maker, &input, (&args.out, &name), args.shard, &progress)?;
+        made.extend(parts.map(|parts| (key, parts, &**pairs)));
     }
     progress.finish_and_clear();
-    if !is_whole {
-        note("this share is done; when all shares are, the same command without --shard writes the pairs");
+    if args.shard.is_some() {
+        note("this share is done; when all are, the same command without --shard writes the pairs");
         return Ok(());
     }
     let mut output = Output::open(None)?;

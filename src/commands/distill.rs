@@ -14,7 +14,6 @@ use crate::data::{CorpusConfig, CorpusLocation, texts};
 use crate::error::{Error, Result};
 use crate::escape::shown_path;
 use crate::report::files;
-use crate::synthetic::Shard;
 
 /// The folder of the translations, in the student's run.
 const FOLDER: &str = "distilled";
@@ -27,7 +26,6 @@ pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
     let request = arguments::run(&args.run, common);
     let mut config = request.config()?;
     let run = request.run_directory()?;
-    let shard = args.shard.unwrap_or(Shard::WHOLE);
     model::check_weights(&args.weights, args.teacher.len())?;
     let load = |path: &_| model::load_from(Some(path), None, common);
     let mut teachers = args.teacher.iter().map(|teacher| load(teacher.as_path()));
@@ -40,17 +38,15 @@ pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
     let progress =
         if is_watched() { progress_bar(Counted::Sentences, Some(lines as u64)) } else { ProgressBar::hidden() };
     info(format_args!("translating {lines} lines of training text, into {}", shown_path(&run.join(FOLDER))));
-    let (mut distilled, mut reports, mut is_whole) = (Vec::new(), Vec::new(), true);
+    let (mut distilled, mut reports) = (Vec::new(), Vec::new());
     for (index, (corpus, pairs)) in config.data.train.iter().zip(&corpora).enumerate() {
         let key = format!("data.train[{index}]");
         let (tag, languages) = (corpus.tag.as_deref(), corpus.languages.clone());
         let input = Input { key: &key, pairs: &**pairs, tag, languages };
         let name = format!("corpus-{index}");
-        let made = synthesis::translate(&mut maker, &input, (&run.join(FOLDER), &name), shard, &progress)?;
-        let Some(parts) = made else {
-            is_whole = false;
-            continue;
-        };
+        let made = synthesis::translate(&mut maker, &input, (&run.join(FOLDER), &name), args.shard, &progress)?;
+        // Of a share alone.
+        let Some(parts) = made else { continue };
         let pair = |source: &str, target: &str| [source.to_owned(), target.to_owned()];
         let ([source, target], counts) = synthesis::choose(&parts, &**pairs, selection, pair)?;
         info(synthesis::summary(&key, counts));
@@ -61,8 +57,8 @@ pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
         }
     }
     progress.finish_and_clear();
-    if !is_whole {
-        note("this share is done; train the student when all shares are, by the same command without --shard");
+    if args.shard.is_some() {
+        note("this share is done; when all are, the same command without --shard trains the student");
         return Ok(());
     }
     if distilled.is_empty() {

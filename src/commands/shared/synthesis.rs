@@ -87,15 +87,15 @@ pub(crate) struct Input<'a> {
     pub languages: [Option<String>; 2],
 }
 
-/// Translates what of a corpus has no translation yet and is of this shard, and returns the parts; `None` if other
-/// shards have not made theirs.
+/// Translates what of a corpus has no translation yet, and returns the parts; of a shard alone, none.
 pub(crate) fn translate(
     maker: &mut Maker,
     input: &Input<'_>,
     (root, folder): (&Path, &str),
-    shard: Shard,
+    shard: Option<Shard>,
     progress: &ProgressBar,
 ) -> Result<Option<Parts>> {
+    let Shard { index, count } = shard.unwrap_or(Shard::WHOLE);
     let tag = maker.prepare(input.key, input.tag, input.languages.clone())?;
     let job = json!({
         "text": hex(&input.pairs.digest()), "lines": input.pairs.len(), "tag": tag, "languages": input.languages,
@@ -105,7 +105,7 @@ pub(crate) fn translate(
     let Some((_, translator)) = &maker.translator else { return Ok(None) };
     let mut number = 0;
     each_part(input.pairs, |lines| {
-        if number % shard.count == shard.index && !parts.has(number) {
+        if number % count == index && !parts.has(number) {
             let sources: Vec<_> = lines.iter().map(|[source, _]| tagged(tag.as_deref(), source)).collect();
             languages::refuse_without(translator, [&sources, &[]], |error, _, _| error)?;
             let options = TranslateOptions { lines_before: number * PART_LINES, ..maker.options.clone() };
@@ -119,7 +119,7 @@ pub(crate) fn translate(
         number += 1;
         Ok(())
     })?;
-    Ok((0..number).all(|number| parts.has(number)).then_some(parts))
+    Ok(shard.is_none().then_some(parts))
 }
 
 /// Calls `each` with the pairs of one part after the other.
