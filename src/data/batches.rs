@@ -102,7 +102,7 @@ pub fn batches(
             let encode = |(index, turn): (usize, u64)| {
                 let (source, target) = corpus.text(index);
                 let split = |tokenizer: &Tokenizer, text, side: usize| {
-                    let key = || rng::key(seed, "subwords", &[turn, index as u64, side as u64]);
+                    let key = || rng::key(seed, "bpe-dropout", &[turn, index as u64, side as u64]);
                     let mut ids = match sampling.and_then(|sampling| sampling.at(side, epoch)) {
                         Some(sampling) => tokenizer.sample(text, sampling, key()),
                         None => tokenizer.encode(text),
