@@ -2,6 +2,8 @@
 
 use clap::Args;
 
+use super::shell::Offered;
+use crate::decode::mbr::Utility;
 use crate::decode::{Sampling, Strategy};
 use crate::error::{Error, Result};
 
@@ -26,6 +28,16 @@ pub struct StrategyArgs {
     /// Sample tokens at random instead of searching for the best translation
     #[arg(long, conflicts_with_all = ["beam_groups", "patience"])]
     pub sample: bool,
+    /// Of --samples translations that are drawn, take the one that is most like all others by this metric: chrf or bleu
+    /// (minimum Bayes risk)
+    #[arg(
+        long, value_name = "METRIC", conflicts_with_all = ["beam_groups", "patience"], hide_possible_values = true,
+        value_parser = Offered(Utility::NAMES)
+    )]
+    pub mbr: Option<String>,
+    /// How many translations --mbr draws for each sentence
+    #[arg(long, value_name = "N", default_value_t = 32, requires = "mbr")]
+    pub samples: usize,
     /// Divide logits by this before sampling: below 1, the distribution is sharper, above 1 flatter
     #[arg(long, value_name = "X", default_value_t = 1.0, requires = "sample")]
     pub temperature: f64,
@@ -44,6 +56,15 @@ impl StrategyArgs {
     /// # Errors
     /// Flags do not go together.
     pub fn strategy(&self, beam: usize, count: usize, seed: u64) -> Result<Strategy> {
+        if let (Some(_), Some(beam @ 2..)) = (&self.mbr, self.beam) {
+            let error = Error::usage(format!("--mbr chooses among samples, and --beam {beam} searches for the best"));
+            return Err(error.help("leave one of them out; --samples says how many translations to draw"));
+        }
+        if self.mbr.is_some() && self.samples < count.max(1) {
+            let what =
+                format!("--samples {} is less than the {} translations that are wanted", self.samples, count.max(1));
+            return Err(Error::usage(what).help("draw more, or ask for fewer (--n-best)"));
+        }
         // Other toolkits ask for samples with a beam of 1.
         if let (true, Some(beam @ 2..)) = (self.sample, self.beam) {
             let error = Error::usage(format!("--sample draws translations, and --beam {beam} searches for the best"));
@@ -51,8 +72,9 @@ impl StrategyArgs {
         }
         let width = self.beam.unwrap_or(beam);
         Ok(match self.beam_groups {
-            _ if self.sample => {
+            _ if self.sample || self.mbr.is_some() => {
                 let Self { temperature, top_k, top_p, .. } = *self;
+                let count = if self.mbr.is_some() { self.samples } else { count };
                 Strategy::Sample(Sampling { count, temperature, top_k, top_p, seed })
             }
             Some(groups) => Strategy::Diverse { width, groups, penalty: self.diversity },
@@ -68,13 +90,20 @@ impl StrategyArgs {
             beam,
             beam_groups,
             sample,
-            // These need --beam-groups or --sample.
+            mbr,
+            // These need --beam-groups, --sample or --mbr.
+            samples: _,
             diversity: _,
             temperature: _,
             top_k: _,
             top_p: _,
         } = self;
-        let flags = [("--beam", beam.is_some()), ("--beam-groups", beam_groups.is_some()), ("--sample", *sample)];
+        let flags = [
+            ("--beam", beam.is_some()),
+            ("--beam-groups", beam_groups.is_some()),
+            ("--sample", *sample),
+            ("--mbr", mbr.is_some()),
+        ];
         flags.into_iter().filter_map(|(flag, is_given)| is_given.then_some(flag)).collect()
     }
 }

@@ -24,6 +24,7 @@ mod force;
 mod greedy;
 mod grid;
 mod history;
+pub mod mbr;
 pub mod neural;
 pub mod penalty;
 mod phrases;

@@ -2,6 +2,7 @@
 
 use crate::cli::{Common, DecodeArgs};
 use crate::console::{tell, warning};
+use crate::decode::mbr::{Mbr, Utility};
 use crate::decode::shortlist::Shortlist;
 use crate::decode::source::Long;
 use crate::decode::translate::{TranslateOptions, Translator};
@@ -41,10 +42,15 @@ pub(crate) fn translate_options(
     let kind = length_penalty_kind.as_deref().map(|name| PenaltyKind::from_flag("--length-penalty-kind", name));
     let long = long.as_deref().map(|name| Long::from_flag("--long", name));
     let n_best = n_best.unwrap_or(1);
-    let strategy = strategy.strategy(config.beam, n_best, common.seed.unwrap_or(seed))?;
+    let mbr = strategy.mbr.as_deref().map(|name| Utility::from_flag("--mbr", name)).transpose()?;
+    let mbr = mbr.map(|utility| Mbr { utility, keep: n_best });
+    // It chooses among all samples.
+    let n_best = if mbr.is_some() { strategy.samples } else { n_best };
+    let strategy = strategy.strategy(config.beam, mbr.map_or(n_best, |mbr| mbr.keep), common.seed.unwrap_or(seed))?;
     let options = TranslateOptions {
         strategy,
         n_best,
+        mbr,
         length_penalty: LengthPenalty {
             kind: kind.transpose()?.unwrap_or(config.length_penalty_kind),
             alpha: length_penalty.unwrap_or(config.length_penalty),

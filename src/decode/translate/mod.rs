@@ -7,6 +7,8 @@ mod translation;
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
+use rayon::prelude::*;
+
 use super::ensemble::Ensemble;
 use super::neural::Neural;
 use super::shortlist::Shortlist;
@@ -122,7 +124,11 @@ impl Translator {
             true => Translation::blank(),
             false => Translation::from_parts(parts, ranked, options.n_best),
         };
-        Ok(Some(parts.into_iter().map(translation).collect()))
+        let mut translations: Vec<Translation> = parts.into_iter().map(translation).collect();
+        if let Some(mbr) = options.mbr {
+            translations.par_iter_mut().for_each(|translation| mbr.choose(translation));
+        }
+        Ok(Some(translations))
     }
 
     /// Scores given translations: for each pair of a source and a target, returns the
