@@ -1,8 +1,8 @@
 //! Synthetic training text: translations of whole corpora, made in parts that survive an interruption, and the choice
 //! of those that are worth training on.
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::decode::translate::Translation;
 use crate::error::{Error, Result};
-use crate::file::{self, Folder};
+use crate::file::{self, Folder, Staged};
 
 /// Lines of a part.
 pub const PART_LINES: usize = 2048;
@@ -248,8 +248,18 @@ impl Chosen {
 
 /// Two files of text, line by line, that are there when they are whole.
 pub struct PairWriter {
-    files: [(PathBuf, BufWriter<File>); 2],
+    files: [Unfinished; 2],
 }
+
+struct Unfinished {
+    path: PathBuf,
+    staged: Staged,
+    /// What is not written yet.
+    pending: Vec<u8>,
+}
+
+/// Bytes that are written at once.
+const AT_ONCE: usize = 1 << 20;
 
 impl PairWriter {
     /// In a folder.
@@ -259,8 +269,9 @@ impl PairWriter {
     pub fn create(folder: &Path, names: [&str; 2]) -> Result<Self> {
         let create = |name: &str| -> Result<_> {
             let path = folder.join(name);
-            let file = File::create(new(&path)).map_err(|error| Error::io("write", &path, error))?;
-            Ok((path, BufWriter::new(file)))
+            let staged = Folder::open(folder).and_then(|folder| folder.stage_shared(name));
+            let staged = staged.map_err(|error| Error::io("write", &path, error))?;
+            Ok(Unfinished { path, staged, pending: Vec::new() })
         };
         let [source, target] = names;
         Ok(Self { files: [create(source)?, create(target)?] })
@@ -271,8 +282,11 @@ impl PairWriter {
     /// # Errors
     /// As there.
     pub fn push(&mut self, pair: [&str; 2]) -> Result<()> {
-        for ((path, file), line) in self.files.iter_mut().zip(pair) {
-            writeln!(file, "{line}").map_err(|error| Error::io("write", &*path, error))?;
+        for (file, line) in self.files.iter_mut().zip(pair) {
+            file.pending.extend(line.bytes().chain([b'\n']));
+            if file.pending.len() >= AT_ONCE {
+                file.write()?;
+            }
         }
         Ok(())
     }
@@ -282,21 +296,25 @@ impl PairWriter {
     /// # Errors
     /// As there.
     pub fn finish(self) -> Result<[PathBuf; 2]> {
-        let finished = self.files.map(|(path, file)| {
-            let named = file.into_inner().map_err(|error| error.into_error()).and_then(|file| {
-                file.sync_all()?;
-                fs::rename(new(&path), &path)
-            });
-            named.map(|()| path.clone()).map_err(|error| Error::io("write", &path, error))
-        });
-        let [source, target] = finished;
-        Ok([source?, target?])
+        let [source, target] = self.files;
+        Ok([source.finish()?, target.finish()?])
     }
 }
 
-/// Where a file is before it is whole.
-fn new(path: &Path) -> PathBuf {
-    path.with_extension("new")
+impl Unfinished {
+    fn write(&mut self) -> Result<()> {
+        let written = self.staged.file().write_all(&self.pending);
+        self.pending.clear();
+        written.map_err(|error| Error::io("write", &self.path, error))
+    }
+
+    fn finish(mut self) -> Result<PathBuf> {
+        self.write()?;
+        let Self { path, staged, .. } = self;
+        let named = staged.file().sync_all().and_then(|()| staged.persist());
+        named.map(|_| ()).map_err(|error| Error::io("write", &path, error))?;
+        Ok(path)
+    }
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ pub struct AugmentArgs {
     /// Folder for the pairs; what it has already is not translated again
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
-    /// Put this word in front of each translation, which tells the model to be trained that it is one: <BT>
+    /// Put this word in front of each translation, which tells the model to be trained that it is one: [BT]
     #[arg(long, value_name = "WORD")]
     pub mark: Option<String>,
     /// Put this tag in front of each line before it is translated: the language to translate into
