@@ -24,7 +24,8 @@
 //! - translation: [`infer`] (on the processor), [`gpu`] (on NVIDIA's), [`decode`] (search); training: [`train`]
 //! - [`config`], which is made of the sections that the modules below define, each its own
 //! - [`interop`] (models of other programs), [`report`] (pages and pictures)
-//! - on disk: [`model_dir`] (models, also of the hub), [`run`] (training runs); [`starter`] (first configurations)
+//! - on disk: [`model_dir`] (models, also of the hub), [`synthetic`] (training text made by models), [`run`] (training
+//!   runs); [`starter`] (first configurations)
 //! - the program: [`cli`], [`commands`]
 //!
 //! `tests/layers.rs` has the same list, and checks every use of one module by another.

@@ -204,6 +204,38 @@ fn the_search_is_that_of_the_configuration_where_flags_say_nothing() {
 }
 
 /// Samples depend on the seed and on the line with its number: not on batches, threads or other lines.
+/// Of the same draws; each once.
+#[test]
+fn minimum_bayes_risk_chooses_among_samples() {
+    let project = trained();
+    let drawn = json(&translate(&project, &["--sample", "--n-best", "12", "--seed", "3", "--json"]));
+    let chosen = json(&translate(&project, &["--mbr", "chrf", "--samples", "12", "--seed", "3", "--json"]));
+    let several = ["--mbr", "bleu", "--samples", "12", "--n-best", "3", "--seed", "3", "--json"];
+    let several = json(&translate(&project, &several));
+    let texts = |line: &Value| -> Vec<String> {
+        let list = line["n_best"].as_array().unwrap().iter();
+        list.map(|candidate| candidate["translation"].as_str().unwrap().to_owned()).collect()
+    };
+    assert!(drawn.len() > 3 && drawn.len() == chosen.len() && drawn.len() == several.len());
+    for ((drawn, chosen), several) in drawn.iter().zip(&chosen).zip(&several) {
+        let (drawn, best) = (texts(drawn), chosen["translation"].as_str().unwrap().to_owned());
+        assert!(drawn.contains(&best), "{best} is none of {drawn:?}");
+        assert!((0.0..=100.0).contains(&chosen["score"].as_f64().unwrap()), "{chosen}");
+        let several = texts(several);
+        assert!((1..=3).contains(&several.len()) && several.iter().all(|text| drawn.contains(text)));
+    }
+    for (flags, says) in [
+        (&["--mbr", "ter"][..], "ter"),
+        (&["--mbr", "chrf", "--beam", "4"], "--beam 4 searches"),
+        (&["--mbr", "chrf", "--samples", "2", "--n-best", "3"], "--samples 2 is less than the 3"),
+        (&["--mbr", "chrf", "--samples", "0"], "--samples 0"),
+        (&["--samples", "8"], "--mbr"),
+    ] {
+        let output = project.mt(&[&["translate", "--model", "runs/small", "a"], flags].concat());
+        fails(&output, 2, &[says]);
+    }
+}
+
 #[test]
 fn samples_are_reproducible() {
     let project = Project::new();
