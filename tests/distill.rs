@@ -63,6 +63,9 @@ fn a_student_is_trained_on_its_teacher_s_translations() {
     let again = fs::metadata(project.path(&format!("{folder}/part-000000.jsonl"))).unwrap();
     assert_eq!(again.modified().unwrap(), times.modified().unwrap());
 
+    // The text of the run does not change under it.
+    fails(&project.mt(&[&DISTILL[..], &["--keep", "0.5"]].concat()), 2, &["another choice", "report.json"]);
+    assert!(text(&project, &format!("{folder}/source.txt")) == source);
     // Other translations do not get mixed with them.
     let other = [&DISTILL[..6], &["2"]].concat();
     fails(&project.mt(&other), 2, &["by other models or otherwise", "distilled/corpus-0"]);
@@ -134,6 +137,8 @@ fn wrong_flags_are_refused_before_any_work() {
     fails(&distill(&["--length-tolerance", "0.5"]), 2, &["--length-tolerance 0.5"]);
     fails(&distill(&["--shard", "3/2"]), 2, &["such as 2/8"]);
     fails(&distill(&["--weights", "0.5,0.5"]), 2, &["--weights"]);
+    fails(&distill(&["--run-dir", "runs/small"]), 2, &["not begun by mt distill"]);
+    fails(&distill(&["--set", "data.valid.source=gone.en"]), 2, &["gone.en"]);
     fails(&project.mt(&["distill", "--teacher", "nowhere", "--config", "student.toml"]), 1, &["nowhere"]);
     let augment = ["augment", "--model", "runs/small", "--input", "many.de", "--out", "bt"];
     fails(&project.mt(&[&augment[..], &["--mark", "two words"]].concat()), 2, &["not one word"]);

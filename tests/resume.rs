@@ -1445,3 +1445,25 @@ fn models_are_averaged_by_their_weights() {
     assert_transcript!(transcript);
     assert!(!project.path("no").exists());
 }
+
+/// What a run that is fine-tuned says of sampling is its own, not that of the model it begins with.
+#[test]
+fn fine_tuning_keeps_its_sampling_when_it_is_resumed() {
+    let project = Project::new();
+    succeeds(&project.train(&sets(&["train.max_updates=2", "train.average_last=0", "valid.every=0"])));
+    let keys = [
+        "train.init=runs/small",
+        "tokenizer.dropout=0.2",
+        "tokenizer.sampling.side=target",
+        "train.average_last=0",
+        "valid.every=0",
+    ];
+    let tune = |updates: &str, more: &[&str]| {
+        let keys = sets(&[&keys[..], &[updates]].concat());
+        project.train(&[&["--run-dir", "tuned"], &keys[..], more].concat())
+    };
+    succeeds(&tune("train.max_updates=2", &[]));
+    let config = String::from_utf8(file(&project, "tuned", "config.toml")).unwrap();
+    assert!(config.contains("side = \"target\"") && config.contains("dropout = 0.2"), "{config}");
+    succeeds(&tune("train.max_updates=4", &["--resume"]));
+}

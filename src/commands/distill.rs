@@ -1,12 +1,14 @@
 //! `mt distill`
 
+use std::path::{Path, PathBuf};
+
 use indicatif::ProgressBar;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::shared::synthesis::{self, Input, Maker};
 use super::shared::{arguments, model};
 use super::train;
-use crate::cli::{Common, DistillArgs, RunArgs, TrainArgs};
+use crate::cli::{Common, DistillArgs, RunArgs, SelectionArgs, TrainArgs};
 use crate::config;
 use crate::console::{Counted, info, is_watched, note, progress_bar, tell};
 use crate::data::corpus::PairSource;
@@ -14,6 +16,9 @@ use crate::data::{CorpusConfig, CorpusLocation, texts};
 use crate::error::{Error, Result};
 use crate::escape::shown_path;
 use crate::report::files;
+use crate::run::directory::is_run;
+use crate::run::request::RunRequest;
+use crate::run::stages::Resolved;
 
 /// The folder of the translations, in the student's run.
 const FOLDER: &str = "distilled";
@@ -23,9 +28,20 @@ const REPORT: &str = "report.json";
 /// Translates the training text of a student with its teachers, and trains it.
 pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
     let selection = synthesis::selection(&args.selection)?;
-    let request = arguments::run(&args.run, common);
+    let request = RunRequest { resume: true, ..arguments::run(&args.run, common) };
     let mut config = request.config()?;
     let run = request.run_directory()?;
+    let trains = !args.text_only && args.shard.is_none();
+    if is_run(&run) && !run.join(FOLDER).exists() {
+        let error = Error::usage("there is a run that was not begun by mt distill").at(&run);
+        return Err(error.help("name another one with --run-dir"));
+    }
+    if trains {
+        // What would end the training before it begins is said before hours of translating.
+        Resolved::new(request.clone(), None, &|_| ())?;
+        refuse_other_choice(args, &run)?;
+    }
+    request.set_threads(&config, 1)?;
     model::check_weights(&args.weights, args.teacher.len())?;
     let load = |path: &_| model::load_from(Some(path), None, common);
     let mut teachers = args.teacher.iter().map(|teacher| load(teacher.as_path()));
@@ -41,7 +57,9 @@ pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
     let (mut distilled, mut reports) = (Vec::new(), Vec::new());
     for (index, (corpus, pairs)) in config.data.train.iter().zip(&corpora).enumerate() {
         let key = format!("data.train[{index}]");
-        let (tag, languages) = (corpus.tag.as_deref(), corpus.languages.clone());
+        let of_all = [&config.decode.source_language, &config.decode.target_language];
+        let languages = [0, 1].map(|side| corpus.languages[side].clone().or_else(|| of_all[side].clone()));
+        let tag = corpus.tag.as_deref();
         let input = Input { key: &key, pairs: &**pairs, tag, languages };
         let name = format!("corpus-{index}");
         let made = synthesis::translate(&mut maker, &input, (&run.join(FOLDER), &name), args.shard, &progress)?;
@@ -66,13 +84,14 @@ pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
     }
     let report = json!({
         "teachers": args.teacher.iter().map(|path| path.display().to_string()).collect::<Vec<_>>(),
-        "weights": args.weights, "keep": selection.keep, "length_tolerance": selection.tolerance,
-        "with_original": !args.without_original, "corpora": reports,
+        "weights": args.weights, "choice": choice(args), "corpora": reports,
     });
     files::replace(&*run, &format!("{FOLDER}/{REPORT}"), &report.to_string())?;
-    if args.text_only {
+    if !trains {
         return Ok(());
     }
+    // The memory of the teachers is the student's now.
+    drop((maker, corpora));
     match args.without_original {
         true => config.data.train = distilled,
         false => config.data.train.extend(distilled),
@@ -85,6 +104,27 @@ pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
     train::run(&TrainArgs { run, resume: true, overwrite, force, dry_run, profile, devices }, common)
 }
 
-fn absolute(path: &std::path::Path) -> Result<std::path::PathBuf> {
+/// The flags that choose what the student is trained on.
+fn choice(args: &DistillArgs) -> Value {
+    let SelectionArgs { keep, length_tolerance } = args.selection;
+    json!({ "keep": keep, "length_tolerance": length_tolerance, "with_original": !args.without_original })
+}
+
+/// Refuses another choice of the translations than that on which the run has been trained: its text would change.
+fn refuse_other_choice(args: &DistillArgs, run: &Path) -> Result<()> {
+    let report = run.join(FOLDER).join(REPORT);
+    if !is_run(run)
+        || !report.exists()
+        || files::read_json(run, &format!("{FOLDER}/{REPORT}"))["choice"] == choice(args)
+    {
+        return Ok(());
+    }
+    let what = "the student is trained on another choice of the translations";
+    let help =
+        "repeat --keep, --length-tolerance and --without-original as they were; or name another run with --run-dir";
+    Err(Error::usage(what).at(report).help(help))
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|error| Error::io("find", path, error))
 }

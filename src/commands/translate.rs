@@ -241,10 +241,13 @@ impl<'a> Writer<'a> {
         if let (Some(lines_have), Some(wanted)) =
             (self.fewer.subject(self.suspicious.lines(), "line", ["has", "have"]), self.args.n_best)
         {
-            note(format_args!(
-                "{lines_have} fewer than {wanted} translations: the search found no more that differ (--beam-groups), \
-                 or stopped before (--patience)"
-            ));
+            note(match self.args.decode.strategy.mbr {
+                Some(_) => format!("{lines_have} fewer than {wanted} translations that differ: --samples draws more"),
+                None => format!(
+                    "{lines_have} fewer than {wanted} translations: the search found no more that differ \
+                     (--beam-groups), or stopped before (--patience)"
+                ),
+            });
         }
         self.output.flush()
     }

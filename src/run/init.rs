@@ -188,9 +188,9 @@ pub fn stating_tokenizers(mut config: Config, old: Option<&Config>, tokenizers: 
     }
     let init = config_of_init(&config);
     if let Some(other) = old.or(init.as_ref()) {
-        let TokenizerConfig { path, target_path, dropout, tags, symbols, .. } = config.tokenizer;
+        let TokenizerConfig { path, target_path, dropout, sampling, tags, symbols, .. } = config.tokenizer;
         let known = as_they_are(other, tokenizers);
-        config.tokenizer = TokenizerConfig { path, target_path, dropout, tags, symbols, ..known };
+        config.tokenizer = TokenizerConfig { path, target_path, dropout, sampling, tags, symbols, ..known };
     }
     let source = &tokenizers.source;
     // Only our own tokenizers have symbols that a configuration can state.

@@ -89,7 +89,13 @@ fn load_from(directory: &Path, state: &TrainState, model: &Transformer, optimize
     if let Some(low_rank) = optimizer.low_rank() {
         load_base(directory, low_rank, model.parameters())?;
     }
-    load_optimizer(directory, state, optimizer, model.parameters())
+    load_optimizer(directory, state, optimizer, model.parameters())?;
+    // As this device makes them: a resumed run has the same bits as one that was not interrupted. Those that were loaded
+    // have the bits of processors and of the engine for GPUs.
+    if let Some(low_rank) = optimizer.low_rank().filter(|_| model.parameters().device().is_metal()) {
+        low_rank.merge()?;
+    }
+    Ok(())
 }
 
 /// Loads the newest whole checkpoint that is sound, and removes those after it, so that a resume does not start from
@@ -166,10 +172,5 @@ fn load_base(directory: &Path, low_rank: &LowRank, parameters: &Arc<Parameters>)
         let index = entries.iter().position(|entry| entry.name == name);
         index.map_or(Ok(()), |index| file.read(index, 0, base))
     })?;
-    file.finish()?;
-    // As the device makes them: a resumed run has the same bits as one that was not interrupted.
-    if parameters.device().is_metal() {
-        low_rank.merge()?;
-    }
-    Ok(())
+    file.finish()
 }

@@ -179,7 +179,8 @@ impl Trainer<'_> {
     }
 
     /// Draws the data of an update: this rank's among `accumulate` micro-batches, or fewer if a signal comes; `None`
-    /// when the data are at their end.
+    /// when the data are at their end. The position is that behind all of them, on all ranks: what comes after the
+    /// update must be the same for each.
     fn draw(&mut self, callbacks: &dyn Callbacks, batches: &mut Batches) -> Result<Option<Drawn>> {
         if let Some(drawn) = self.pipeline.again.pop_front() {
             return Ok(Some(drawn));
@@ -192,14 +193,11 @@ impl Trainer<'_> {
             (drawn.position, is_end) = (position, false);
             drawn.epoch = parts.last().map_or(drawn.epoch, |batch| batch.epoch);
             drawn.pairs.extend(parts.iter().flat_map(|batch| &batch.pairs));
-            if ranks.takes(number) {
+            if ranks.takes(number) && !drawn.is_cut {
                 drawn.batches.push(MicroBatch { number, parts });
             }
             // Only now: whether the data are at their end must be the same on all ranks.
-            drawn.is_cut = callbacks.stop().is_some();
-            if drawn.is_cut {
-                break;
-            }
+            drawn.is_cut |= callbacks.stop().is_some();
         }
         Ok((!is_end).then_some(drawn))
     }

@@ -11,8 +11,8 @@ use crate::checkpoint::{self, TensorFile, Which};
 use crate::cli::{Common, InfoArgs};
 use crate::config::{self, Config};
 use crate::console::{message, tell};
-use crate::data::TokenizerConfig;
 use crate::data::tokenizers::Tokenizers;
+use crate::data::{SamplingConfig, TokenizerConfig};
 use crate::error::{Error, Result, check_path};
 use crate::escape::{shell_word, shown_path};
 use crate::model::{NormKind, Vocabulary, layout};
@@ -223,8 +223,12 @@ fn describe_config(args: &InfoArgs) -> Result<Described> {
 
 /// Whether a run with this configuration would have the vocabulary of the run whose configuration is `saved`.
 fn is_vocabulary_of(saved: &Config, config: &Config) -> bool {
-    // Dropout affects training only.
-    let named = |config: &Config| TokenizerConfig { dropout: 0.0, ..config.tokenizer.clone() };
+    // Sampling affects training only.
+    let named = |config: &Config| TokenizerConfig {
+        dropout: 0.0,
+        sampling: SamplingConfig::default(),
+        ..config.tokenizer.clone()
+    };
     named(saved) == named(config) && saved.train.init == config.train.init
 }
 

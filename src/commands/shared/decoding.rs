@@ -84,7 +84,7 @@ fn check(options: &TranslateOptions, args: &DecodeArgs, positions: usize) -> Res
     let counts = [
         ("--max-length", options.max_length),
         ("--batch-tokens", Some(options.batch_tokens)),
-        ("--n-best", Some(n_best)),
+        ("--n-best", Some(options.mbr.map_or(n_best, |mbr| mbr.keep))),
     ];
     if let Some((flag, _)) = counts.into_iter().find(|(_, value)| *value == Some(0)) {
         return Err(Error::usage(format!("{flag} must be at least 1")));
@@ -109,7 +109,8 @@ fn check(options: &TranslateOptions, args: &DecodeArgs, positions: usize) -> Res
         return Err(error.help(format!("the model has {positions} positions (model.max_length): give a lower number")));
     }
     if n_best > MAX_BEAM {
-        return Err(Error::usage(format!("--n-best {n_best} is more than {MAX_BEAM}")));
+        let flag = if options.mbr.is_some() { "--samples" } else { "--n-best" };
+        return Err(Error::usage(format!("{flag} {n_best} is more than {MAX_BEAM}")));
     }
     let rows = options.strategy.rows();
     if n_best > rows && rows > 0 {

@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 
 use crate::cli::{Common, DecodeArgs, SelectionArgs};
 use crate::commands::shared::{decoding, languages};
+use crate::console::warning;
 use crate::data::corpus::{PairSource, tagged};
+use crate::data::tags::{LanguageTags, unknown_word};
 use crate::decode::source::Long;
 use crate::decode::translate::{TranslateOptions, Translator};
 use crate::error::{Error, Result};
@@ -19,6 +21,8 @@ use crate::synthetic::{Chosen, Counts, Made, PART_LINES, PairWriter, Parts, Sele
 pub(crate) struct Maker {
     first: ModelFiles,
     others: Vec<ModelFiles>,
+    /// The languages that each was found with.
+    languages: Vec<[Option<String>; 2]>,
     weights: Vec<f64>,
     precision: Option<String>,
     options: TranslateOptions,
@@ -44,7 +48,8 @@ impl Maker {
             options.long = Long::Truncate;
         }
         let (weights, precision) = (weights.to_vec(), decode.precision.clone());
-        Ok(Self { first, others, weights, precision, options, translator: None })
+        let languages = std::iter::once(&first).chain(&others).map(|model| model.languages.clone()).collect();
+        Ok(Self { first, others, languages, weights, precision, options, translator: None })
     }
 
     /// What decides its translations, beside the text.
@@ -52,27 +57,50 @@ impl Maker {
         let models = std::iter::once(&self.first).chain(&self.others);
         let models: Vec<String> = models.map(ModelFiles::identity).collect::<Result<_>>()?;
         let options = TranslateOptions { lines_before: 0, batch_tokens: 0, ..self.options.clone() };
-        Ok(json!({ "models": models, "weights": self.weights, "options": format!("{options:?}") }))
+        let (weights, precision) = (&self.weights, &self.precision);
+        Ok(json!({ "models": models, "weights": weights, "precision": precision, "options": format!("{options:?}") }))
     }
 
     /// What is put in front of each source, for a corpus with this tag and these languages; multilingual models are set
     /// to the latter.
-    fn prepare(&mut self, key: &str, tag: Option<&str>, of_corpus: [Option<String>; 2]) -> Result<Option<String>> {
-        let is_multilingual = !self.first.tokenizers.source.languages().is_empty();
-        let models = std::iter::once(&mut self.first).chain(&mut self.others);
-        languages::state(of_corpus.clone(), &format!("`{key}`"), models)?;
-        if is_multilingual && self.first.languages.iter().any(Option::is_none) {
-            let what = format!("the model has many languages, and `{key}` does not say which it is to translate");
-            let help = "state `source_language` and `target_language`; `mt info MODEL` lists the languages";
-            return Err(Error::usage(what).help(help));
+    fn prepare(&mut self, input: &Input<'_>) -> Result<Option<String>> {
+        let Input { key, tag, ref languages, .. } = *input;
+        for (model, own) in std::iter::once(&mut self.first).chain(&mut self.others).zip(&self.languages) {
+            model.languages = own.clone();
         }
+        let models = std::iter::once(&mut self.first).chain(&mut self.others);
+        languages::state(languages.clone(), key, models)?;
+        let source = &self.first.tokenizers.source;
+        if source.languages().is_empty() {
+            let known = LanguageTags::of(source);
+            let target = languages[1].as_deref().filter(|_| !source.language_tags().is_empty());
+            let [tag, _] = known.tags(key, tag, [None, target])?;
+            let Some(word) = tag.as_deref().and_then(|tag| unknown_word(tag, source)) else { return Ok(tag) };
+            let known = source.language_tags();
+            if !known.is_empty() {
+                let error = Error::usage(format!("`{key}`: the model that translates has no tag {word}"));
+                return Err(error.help(format!("it has {}", known.join(" "))));
+            }
+        } else if self.first.languages.iter().any(Option::is_none) {
+            let what = format!("the model has many languages, and `{key}` does not say which it is to translate");
+            return Err(Error::usage(what).help("state both languages; `mt info MODEL` lists them"));
+        }
+        if let Some(tag) = tag {
+            warning(format_args!("`{key}`: the model that translates knows no {tag}, and gets the lines without it"));
+        }
+        Ok(None)
+    }
+
+    /// The translator for the languages of the last [`Self::prepare`].
+    fn translator(&mut self) -> Result<&Translator> {
         if self.translator.as_ref().is_none_or(|(known, _)| *known != self.first.languages) {
             self.translator = None;
-            let translator = decoding::translator(&self.first, &self.others, &self.weights, self.precision.as_deref())?;
+            let precision = self.precision.as_deref();
+            let translator = decoding::translator(&self.first, &self.others, &self.weights, precision)?;
             self.translator = Some((self.first.languages.clone(), translator));
         }
-        let known = self.first.tokenizers.source.language_tags();
-        Ok(tag.filter(|tag| !is_multilingual && known.contains(tag)).map(str::to_owned))
+        let missing = || Error::failure("no model translates");
+        self.translator.as_ref().map(|(_, translator)| translator).ok_or_else(missing)
     }
 }
 
@@ -96,19 +124,19 @@ pub(crate) fn translate(
     progress: &ProgressBar,
 ) -> Result<Option<Parts>> {
     let Shard { index, count } = shard.unwrap_or(Shard::WHOLE);
-    let tag = maker.prepare(input.key, input.tag, input.languages.clone())?;
+    let tag = maker.prepare(input)?;
     let job = json!({
-        "text": hex(&input.pairs.digest()), "lines": input.pairs.len(), "tag": tag, "languages": input.languages,
+        "text": hex(&input.pairs.digest()), "lines": input.pairs.len(), "tag": tag, "languages": maker.first.languages,
         "maker": maker.identity()?,
     });
     let parts = Parts::open(root, folder, &job)?;
-    let Some((_, translator)) = &maker.translator else { return Ok(None) };
     let mut number = 0;
     each_part(input.pairs, |lines| {
         if number % count == index && !parts.has(number) {
+            let options = TranslateOptions { lines_before: number * PART_LINES, ..maker.options.clone() };
+            let translator = maker.translator()?;
             let sources: Vec<_> = lines.iter().map(|[source, _]| tagged(tag.as_deref(), source)).collect();
             languages::refuse_without(translator, [&sources, &[]], |error, _, _| error)?;
-            let options = TranslateOptions { lines_before: number * PART_LINES, ..maker.options.clone() };
             let before = progress.position();
             let moved = |done: usize| progress.set_position(before + done as u64);
             let translations = translator.translate(&sources, &[], &options, moved)?;
