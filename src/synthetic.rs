@@ -72,35 +72,38 @@ impl FromStr for Shard {
 
 /// The parts of a corpus, in a folder.
 pub struct Parts {
-    folder: PathBuf,
+    folder: Folder,
 }
 
 impl Parts {
-    /// Those in a folder, which is made below `root`. `job` says what decides the translations.
+    /// Those in a folder below `root`; both are made if they are missing, and nothing is written through a link below
+    /// `root`. `job` says what decides the translations.
     ///
     /// # Errors
-    /// The folder has parts of another job, or cannot be written.
-    pub fn open(root: &Path, name: &str, job: &Value) -> Result<Self> {
-        let folder = root.join(name);
-        fs::create_dir_all(&folder).map_err(|error| Error::io("make the folder", &folder, error))?;
-        let parts = Self { folder };
-        let path = parts.folder.join(JOB);
-        if path.exists() {
-            let text = file::read_own_text(&path).map_err(|error| Error::io("read", &path, error))?;
-            if serde_json::from_str::<Value>(&text).ok().as_ref() != Some(job) {
-                let error = Error::usage("these translations were made of other text, by other models or otherwise");
+    /// The folder has parts of another job, or other files, or cannot be written.
+    pub fn open(root: &Path, below: &str, job: &Value) -> Result<Self> {
+        let path = root.join(below);
+        let opened = fs::create_dir_all(root).and_then(|()| Folder::open(root)?.made_below(Path::new(below)));
+        let parts = Self { folder: opened.map_err(|error| Error::io("make the folder", &path, error))? };
+        if parts.folder.has(JOB) {
+            let Some(known) = parts.text(JOB).ok().and_then(|text| serde_json::from_str::<Value>(&text).ok()) else {
+                let error = Error::failure("this file is damaged, so it is not known what made the translations");
+                return Err(error.at(path.join(JOB)).help("remove the folder, to make them again"));
+            };
+            if known != *job {
+                let what = format!("these translations were made with {}", differences(&known, job));
                 let help = "repeat the command as it was; or remove the folder, or give another one";
-                return Err(error.at(&parts.folder).help(help));
+                return Err(Error::usage(what).at(&path).help(help));
             }
         } else {
+            let others = parts.folder.names().map_err(|error| Error::io("read the folder", &path, error))?;
+            if !others.is_empty() {
+                let error = Error::usage("this folder has files that are no translations of mt");
+                return Err(error.at(&path).help("give another folder, or move the files away"));
+            }
             parts.replace(JOB, &job.to_string())?;
         }
         Ok(parts)
-    }
-
-    /// Where they are.
-    pub fn folder(&self) -> &Path {
-        &self.folder
     }
 
     fn name(number: usize) -> String {
@@ -109,7 +112,7 @@ impl Parts {
 
     /// Whether a part has been made.
     pub fn has(&self, number: usize) -> bool {
-        self.folder.join(Self::name(number)).exists()
+        self.folder.has(Self::name(number))
     }
 
     /// Writes a part, at once or not at all.
@@ -128,22 +131,42 @@ impl Parts {
     /// # Errors
     /// It is damaged, or has another number of lines.
     pub fn read(&self, number: usize, lines: usize) -> Result<Vec<Made>> {
-        let path = self.folder.join(Self::name(number));
-        let text = file::read_own_text(&path).map_err(|error| Error::io("read", &path, error))?;
-        let made: serde_json::Result<Vec<Made>> = text.lines().map(serde_json::from_str).collect();
+        let name = Self::name(number);
+        let made: serde_json::Result<Vec<Made>> = self.text(&name)?.lines().map(serde_json::from_str).collect();
         match made {
             Ok(made) if made.len() == lines => Ok(made),
             _ => {
-                let error = Error::failure(format!("this is not what mt wrote of {lines} lines")).at(path);
+                let error = Error::failure(format!("this is not what mt wrote of {lines} lines"));
+                let error = error.at(self.folder.path().join(name));
                 Err(error.help("remove the file: the same command makes it again"))
             }
         }
     }
 
-    fn replace(&self, name: &str, text: &str) -> Result<()> {
-        let replaced = Folder::open(&self.folder).and_then(|folder| folder.replace_shared(name, text.as_bytes()));
-        replaced.map_err(|error| Error::io("write", self.folder.join(name), error))
+    fn text(&self, name: &str) -> Result<String> {
+        let path = self.folder.path().join(name);
+        file::read_own_text(&path).map_err(|error| Error::io("read", path, error))
     }
+
+    fn replace(&self, name: &str, text: &str) -> Result<()> {
+        let replaced = self.folder.replace_shared(name, text.as_bytes());
+        replaced.map_err(|error| Error::io("write", self.folder.path().join(name), error))
+    }
+}
+
+/// What differs in two jobs, in words.
+fn differences(one: &Value, other: &Value) -> String {
+    let named = [
+        (&["text", "lines"][..], "other text"),
+        (&["tag", "languages"], "another tag or other languages"),
+        (&["models"], "other models"),
+        (&["weights"], "other weights of the models"),
+        (&["precision"], "another --precision"),
+        (&["options"], "other flags for searching"),
+    ];
+    let differs = |keys: &&[&str]| keys.iter().any(|key| one[*key] != other[*key]);
+    let found: Vec<&str> = named.iter().filter(|(keys, _)| differs(keys)).map(|(_, name)| *name).collect();
+    if found.is_empty() { "another version of mt".to_owned() } else { found.join(", ") }
 }
 
 /// Which translations are worth training on.
@@ -262,15 +285,14 @@ struct Unfinished {
 const AT_ONCE: usize = 1 << 20;
 
 impl PairWriter {
-    /// In a folder.
+    /// In the folder of parts.
     ///
     /// # Errors
     /// They cannot be written.
-    pub fn create(folder: &Path, names: [&str; 2]) -> Result<Self> {
+    pub fn create(parts: &Parts, names: [&str; 2]) -> Result<Self> {
         let create = |name: &str| -> Result<_> {
-            let path = folder.join(name);
-            let staged = Folder::open(folder).and_then(|folder| folder.stage_shared(name));
-            let staged = staged.map_err(|error| Error::io("write", &path, error))?;
+            let path = parts.folder.path().join(name);
+            let staged = parts.folder.stage_shared(name).map_err(|error| Error::io("write", &path, error))?;
             Ok(Unfinished { path, staged, pending: Vec::new() })
         };
         let [source, target] = names;
@@ -348,9 +370,33 @@ mod tests {
         assert_eq!(again.read(3, 2).unwrap(), lines);
         assert!(again.read(3, 1).unwrap_err().to_string().contains("1 lines"));
         let error = Parts::open(folder.path(), "corpus-0", &json!({ "beam": 5 })).err().unwrap();
-        assert!(error.to_string().contains("of other text"), "{error}");
-        fs::write(parts.folder().join("part-000003.jsonl"), "{\"text\": 1}\n").unwrap();
+        assert!(error.to_string().contains("another version"), "{error}");
+        let here = folder.path().join("corpus-0");
+        fs::write(here.join("part-000003.jsonl"), "{\"text\": 1}\n").unwrap();
         assert!(again.read(3, 2).is_err());
+        for (known, says) in [("", "damaged"), ("{\"beam\": 4, \"models\": [1]}", "other models")] {
+            fs::write(here.join(JOB), known).unwrap();
+            let error = Parts::open(folder.path(), "corpus-0", &json!({ "beam": 4 })).err().unwrap();
+            assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+
+    /// Nothing is written through a link, or beside files of others.
+    #[test]
+    fn a_folder_that_is_not_theirs_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let open =
+            |below: &str| Parts::open(&folder.path().join("run"), below, &json!({})).err().map(|e| e.to_string());
+        fs::create_dir_all(folder.path().join("run/own")).unwrap();
+        fs::create_dir(folder.path().join("victim")).unwrap();
+        fs::write(folder.path().join("run/own/source.txt"), "mine").unwrap();
+        assert!(open("own").unwrap().contains("no translations of mt"));
+        for link in ["run/corpus-0", "run/distilled"] {
+            std::os::unix::fs::symlink(folder.path().join("victim"), folder.path().join(link)).unwrap();
+        }
+        assert!(open("corpus-0").unwrap().contains("link") && open("distilled/corpus-0").unwrap().contains("link"));
+        assert_eq!(fs::read_dir(folder.path().join("victim")).unwrap().count(), 0);
+        assert_eq!(open("distilled-2/corpus-0"), None);
     }
 
     /// Ten lines of which each fault takes one; of the others, half.
@@ -382,11 +428,12 @@ mod tests {
     #[test]
     fn pairs_are_there_when_they_are_whole() {
         let folder = tempfile::tempdir().unwrap();
-        let mut writer = PairWriter::create(folder.path(), ["source.txt", "target.txt"]).unwrap();
+        let parts = Parts::open(folder.path(), "pairs", &json!({})).unwrap();
+        let mut writer = PairWriter::create(&parts, ["source.txt", "target.txt"]).unwrap();
         writer.push(["a b", "c"]).unwrap();
-        assert!(!folder.path().join("source.txt").exists());
+        assert!(!folder.path().join("pairs/source.txt").exists());
         let [source, target] = writer.finish().unwrap();
         assert_eq!([source, target].map(|path| fs::read_to_string(path).unwrap()), ["a b\n", "c\n"]);
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+        assert_eq!(fs::read_dir(folder.path().join("pairs")).unwrap().count(), 3);
     }
 }

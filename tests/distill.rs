@@ -63,12 +63,17 @@ fn a_student_is_trained_on_its_teacher_s_translations() {
     let again = fs::metadata(project.path(&format!("{folder}/part-000000.jsonl"))).unwrap();
     assert_eq!(again.modified().unwrap(), times.modified().unwrap());
 
+    // With the run's own configuration, its own text is not distilled again.
+    let own = ["distill", "--teacher", "runs/small", "--config", "runs/student/config.toml", "--beam", "1"];
+    let output = project.mt(&own);
+    succeeds(&output);
+    assert!(stderr(&output).contains(&format!("translating {LINES} lines")), "{}", stderr(&output));
     // The text of the run does not change under it.
     fails(&project.mt(&[&DISTILL[..], &["--keep", "0.5"]].concat()), 2, &["another choice", "report.json"]);
     assert!(text(&project, &format!("{folder}/source.txt")) == source);
     // Other translations do not get mixed with them.
     let other = [&DISTILL[..6], &["2"]].concat();
-    fails(&project.mt(&other), 2, &["by other models or otherwise", "distilled/corpus-0"]);
+    fails(&project.mt(&other), 2, &["made with other flags for searching", "distilled/corpus-0"]);
     fs::write(project.path(&format!("{folder}/part-000002.jsonl")), "{}\n").unwrap();
     fails(&project.mt(&DISTILL), 1, &["part-000002.jsonl", "remove the file"]);
 }
@@ -138,7 +143,12 @@ fn wrong_flags_are_refused_before_any_work() {
     fails(&distill(&["--shard", "3/2"]), 2, &["such as 2/8"]);
     fails(&distill(&["--weights", "0.5,0.5"]), 2, &["--weights"]);
     fails(&distill(&["--run-dir", "runs/small"]), 2, &["not begun by mt distill"]);
-    fails(&distill(&["--set", "data.valid.source=gone.en"]), 2, &["gone.en"]);
+    for (key, code) in [("data.valid.source=gone", 1), ("train.init=gone", 1), ("tokenizer.path=gone", 1)] {
+        let output = distill(&["--set", key]);
+        fails(&output, code, &["gone"]);
+        assert!(!stderr(&output).contains("translating"), "{}", stderr(&output));
+    }
+    fails(&distill(&["--long", "error"]), 2, &["--long error"]);
     fails(&project.mt(&["distill", "--teacher", "nowhere", "--config", "student.toml"]), 1, &["nowhere"]);
     let augment = ["augment", "--model", "runs/small", "--input", "many.de", "--out", "bt"];
     fails(&project.mt(&[&augment[..], &["--mark", "two words"]].concat()), 2, &["not one word"]);

@@ -60,9 +60,11 @@ impl StrategyArgs {
             let error = Error::usage(format!("--mbr chooses among samples, and --beam {beam} searches for the best"));
             return Err(error.help("leave one of them out; --samples says how many translations to draw"));
         }
-        if self.mbr.is_some() && self.samples < count.max(1) {
-            let what =
-                format!("--samples {} is less than the {} translations that are wanted", self.samples, count.max(1));
+        if self.mbr.is_some() && self.samples == 0 {
+            return Err(Error::usage("--samples 0: there must be one at least"));
+        }
+        if self.mbr.is_some() && self.samples < count {
+            let what = format!("--samples {} is less than the {} translations that are wanted", self.samples, count);
             return Err(Error::usage(what).help("draw more, or ask for fewer (--n-best)"));
         }
         // Other toolkits ask for samples with a beam of 1.

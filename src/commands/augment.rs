@@ -44,7 +44,7 @@ pub(super) fn run(args: &AugmentArgs, common: &Common) -> Result<()> {
         note("this share is done; when all are, the same command without --shard writes the pairs");
         return Ok(());
     }
-    let mut output = Output::open(None)?;
+    let (mut output, mut kept) = (Output::open(None)?, 0);
     for (key, parts, pairs) in &made {
         // The text itself is the target.
         let pair = |text: &str, translation: &str| {
@@ -53,6 +53,7 @@ pub(super) fn run(args: &AugmentArgs, common: &Common) -> Result<()> {
         };
         let ([source, target], counts) = synthesis::choose(parts, *pairs, selection, pair)?;
         info(synthesis::summary(key, counts));
+        kept += counts.kept;
         if common.json {
             let [source, target] = [&source, &target].map(|path| path.display().to_string());
             output.json(&json!({ "input": key, "source": source, "target": target, "counts": counts }))?;
@@ -61,8 +62,12 @@ pub(super) fn run(args: &AugmentArgs, common: &Common) -> Result<()> {
             output.path(&target)?;
         }
     }
+    output.flush()?;
+    if kept == 0 {
+        return Err(synthesis::nothing_left());
+    }
     if let Some(mark) = &args.mark {
         note(format_args!("for {mark} to be one piece, add it to `tokenizer.symbols` before the vocabulary is learnt"));
     }
-    output.flush()
+    Ok(())
 }

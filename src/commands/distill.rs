@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
+use super::shared::output::print_json;
 use super::shared::synthesis::{self, Input, Maker};
 use super::shared::{arguments, model};
 use super::train;
@@ -12,11 +13,13 @@ use crate::cli::{Common, DistillArgs, RunArgs, SelectionArgs, TrainArgs};
 use crate::config;
 use crate::console::{Counted, info, is_watched, note, progress_bar, tell};
 use crate::data::corpus::PairSource;
+use crate::data::tokenizers::Tokenizers;
 use crate::data::{CorpusConfig, CorpusLocation, texts};
 use crate::error::{Error, Result};
 use crate::escape::shown_path;
 use crate::report::files;
 use crate::run::directory::is_run;
+use crate::run::init::Start;
 use crate::run::request::RunRequest;
 use crate::run::stages::Resolved;
 
@@ -39,8 +42,14 @@ pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
     if trains {
         // What would end the training before it begins is said before hours of translating.
         Resolved::new(request.clone(), None, &|_| ())?;
+        Start::open(&config)?;
+        Tokenizers::named(&config.tokenizer)?;
         refuse_other_choice(args, &run)?;
     }
+    // With the run's own configuration, these are there already.
+    let own = absolute(&run.join(FOLDER))?;
+    let is_own = |location: &CorpusLocation| matches!(location, CorpusLocation::Files { source, .. } if source.starts_with(&own));
+    config.data.train.retain(|corpus| !is_own(&corpus.location));
     request.set_threads(&config, 1)?;
     model::check_weights(&args.weights, args.teacher.len())?;
     let load = |path: &_| model::load_from(Some(path), None, common);
@@ -61,8 +70,8 @@ pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
         let languages = [0, 1].map(|side| corpus.languages[side].clone().or_else(|| of_all[side].clone()));
         let tag = corpus.tag.as_deref();
         let input = Input { key: &key, pairs: &**pairs, tag, languages };
-        let name = format!("corpus-{index}");
-        let made = synthesis::translate(&mut maker, &input, (&run.join(FOLDER), &name), args.shard, &progress)?;
+        let name = format!("{FOLDER}/corpus-{index}");
+        let made = synthesis::translate(&mut maker, &input, (&run, &name), args.shard, &progress)?;
         // Of a share alone.
         let Some(parts) = made else { continue };
         let pair = |source: &str, target: &str| [source.to_owned(), target.to_owned()];
@@ -80,7 +89,7 @@ pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
         return Ok(());
     }
     if distilled.is_empty() {
-        return Err(Error::failure("no translation is worth training on").help("raise --keep or --length-tolerance"));
+        return Err(synthesis::nothing_left());
     }
     let report = json!({
         "teachers": args.teacher.iter().map(|path| path.display().to_string()).collect::<Vec<_>>(),
@@ -88,7 +97,7 @@ pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
     });
     files::replace(&*run, &format!("{FOLDER}/{REPORT}"), &report.to_string())?;
     if !trains {
-        return Ok(());
+        return if common.json { print_json(&report) } else { Ok(()) };
     }
     // The memory of the teachers is the student's now.
     drop((maker, corpora));

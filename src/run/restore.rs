@@ -90,8 +90,8 @@ fn load_from(directory: &Path, state: &TrainState, model: &Transformer, optimize
         load_base(directory, low_rank, model.parameters())?;
     }
     load_optimizer(directory, state, optimizer, model.parameters())?;
-    // As this device makes them: a resumed run has the same bits as one that was not interrupted. Those that were loaded
-    // have the bits of processors and of the engine for GPUs.
+    // As this device makes them: a resumed run has the same bits as one that was not interrupted. Those that were
+    // loaded have the bits of processors and of the engine for GPUs.
     if let Some(low_rank) = optimizer.low_rank().filter(|_| model.parameters().device().is_metal()) {
         low_rank.merge()?;
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::cli::{Common, DecodeArgs, SelectionArgs};
 use crate::commands::shared::{decoding, languages};
-use crate::console::warning;
+use crate::console::{info, warning};
 use crate::data::corpus::{PairSource, tagged};
 use crate::data::tags::{LanguageTags, unknown_word};
 use crate::decode::source::Long;
@@ -16,6 +16,9 @@ use crate::error::{Error, Result};
 use crate::escape::hex;
 use crate::model_dir::ModelFiles;
 use crate::synthetic::{Chosen, Counts, Made, PART_LINES, PairWriter, Parts, Selection, Shard};
+
+/// Lines about the progress of a corpus at most, where there is no bar.
+const LINES_OF_PROGRESS: usize = 20;
 
 /// Models that translate together, and how.
 pub(crate) struct Maker {
@@ -42,23 +45,24 @@ impl Maker {
             let error = Error::usage("--shortlist is for translations that are needed at once");
             return Err(error.help("leave it out: training text should be as good as the models can make it"));
         }
-        let mut options = decoding::translate_options(decode, None, (&first, &others), common)?;
-        if decode.long.is_none() {
-            // What is cut is left out later.
-            options.long = Long::Truncate;
+        if decode.long.as_deref() == Some(Long::Error.name()) {
+            let error = Error::usage("--long error does not go with whole corpora");
+            return Err(error.help("with --long truncate, lines that are cut are left out"));
         }
+        let options = decoding::translate_options(decode, None, (&first, &others), common)?;
         let (weights, precision) = (weights.to_vec(), decode.precision.clone());
         let languages = std::iter::once(&first).chain(&others).map(|model| model.languages.clone()).collect();
         Ok(Self { first, others, languages, weights, precision, options, translator: None })
     }
 
-    /// What decides its translations, beside the text.
-    fn identity(&self) -> Result<Value> {
+    /// The job with what decides the translations beside the text.
+    fn added_to(&self, mut job: Value) -> Result<Value> {
         let models = std::iter::once(&self.first).chain(&self.others);
-        let models: Vec<String> = models.map(ModelFiles::identity).collect::<Result<_>>()?;
+        job["models"] = models.map(ModelFiles::identity).collect::<Result<Vec<_>>>()?.into();
         let options = TranslateOptions { lines_before: 0, batch_tokens: 0, ..self.options.clone() };
-        let (weights, precision) = (&self.weights, &self.precision);
-        Ok(json!({ "models": models, "weights": weights, "precision": precision, "options": format!("{options:?}") }))
+        job["options"] = format!("{options:?}").into();
+        (job["weights"], job["precision"]) = (self.weights.clone().into(), json!(self.precision));
+        Ok(job)
     }
 
     /// What is put in front of each source, for a corpus with this tag and these languages; multilingual models are set
@@ -126,11 +130,12 @@ pub(crate) fn translate(
     let Shard { index, count } = shard.unwrap_or(Shard::WHOLE);
     let tag = maker.prepare(input)?;
     let job = json!({
-        "text": hex(&input.pairs.digest()), "lines": input.pairs.len(), "tag": tag, "languages": maker.first.languages,
-        "maker": maker.identity()?,
+        "text": hex(&input.pairs.digest()), "lines": input.pairs.len(), "tag": tag,
+        "languages": maker.first.languages,
     });
+    let job = maker.added_to(job)?;
     let parts = Parts::open(root, folder, &job)?;
-    let mut number = 0;
+    let (mut number, all) = (0, input.pairs.len().div_ceil(PART_LINES));
     each_part(input.pairs, |lines| {
         if number % count == index && !parts.has(number) {
             let options = TranslateOptions { lines_before: number * PART_LINES, ..maker.options.clone() };
@@ -141,6 +146,9 @@ pub(crate) fn translate(
             let moved = |done: usize| progress.set_position(before + done as u64);
             let translations = translator.translate(&sources, &[], &options, moved)?;
             parts.write(number, &translations.iter().map(Made::from).collect::<Vec<_>>())?;
+            if progress.is_hidden() && (number + 1).is_multiple_of(all.div_ceil(LINES_OF_PROGRESS)) {
+                info(format_args!("{}: {} of {all} parts", input.key, number + 1));
+            }
         } else {
             progress.inc(lines.len() as u64);
         }
@@ -180,7 +188,7 @@ pub(crate) fn choose(
         Ok(())
     })?;
     chosen.settle();
-    let mut writer = PairWriter::create(parts.folder(), ["source.txt", "target.txt"])?;
+    let mut writer = PairWriter::create(parts, ["source.txt", "target.txt"])?;
     each_made(parts, pairs, |source, made| {
         if !chosen.takes(source, made) {
             return Ok(());
@@ -210,6 +218,13 @@ pub(crate) fn selection(args: &SelectionArgs) -> Result<Selection> {
         return Err(Error::usage(format!("--length-tolerance {tolerance} is not a number of at least 1")));
     }
     Ok(Selection { keep, tolerance })
+}
+
+/// The error where nothing is left to train on.
+pub(crate) fn nothing_left() -> Error {
+    let help = "see above why: --keep and --length-tolerance decide about likelihood and length, --max-length and the \
+                search about those that do not end";
+    Error::failure("no translation is worth training on").help(help)
 }
 
 /// What is said of a corpus.
