@@ -48,7 +48,10 @@ pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
     }
     // With the run's own configuration, these are there already.
     let own = absolute(&run.join(FOLDER))?;
-    let is_own = |location: &CorpusLocation| matches!(location, CorpusLocation::Files { source, .. } if source.starts_with(&own));
+    let is_own = |location: &CorpusLocation| match location {
+        CorpusLocation::Files { source, .. } => source.starts_with(&own),
+        CorpusLocation::Tsv { .. } | CorpusLocation::Hub(_) => false,
+    };
     config.data.train.retain(|corpus| !is_own(&corpus.location));
     request.set_threads(&config, 1)?;
     model::check_weights(&args.weights, args.teacher.len())?;
