@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use common::project::{Project, SOURCE, TARGET, fails, file, sets, stderr, stdout, succeeds};
@@ -28,6 +29,10 @@ const DISTILL: [&str; 7] = ["distill", "--teacher", "runs/small", "--config", "s
 
 fn text(project: &Project, name: &str) -> String {
     String::from_utf8(file(project, ".", name)).unwrap()
+}
+
+fn keys(object: &Value) -> BTreeSet<&str> {
+    object.as_object().unwrap().keys().map(String::as_str).collect()
 }
 
 #[test]
@@ -86,7 +91,8 @@ fn shares_of_the_text_make_the_same() {
         succeeds(&output);
         output
     };
-    run(&["--run-dir", "whole"]);
+    let report: Value = serde_json::from_str(&stdout(&run(&["--run-dir", "whole", "--json"]))).unwrap();
+    assert_eq!(keys(&report), ["choice", "corpora", "teachers", "weights"].into());
     for share in ["2/2", "1/2"] {
         let output = run(&["--run-dir", "shared", "--shard", share]);
         assert!(stderr(&output).contains("this share is done"));
@@ -125,6 +131,7 @@ fn text_of_the_target_language_becomes_pairs() {
         succeeds(&output);
         let json: Value = serde_json::from_str(stdout(&output).trim()).unwrap();
         assert_eq!(json["counts"]["lines"], LINES);
+        assert_eq!(keys(&json), ["counts", "input", "source", "target"].into());
         text(&project, &format!("{out}/text-0/part-000001.jsonl"))
     };
     let first = draw("one");
