@@ -35,11 +35,13 @@ pub struct Made {
 impl From<&Translation> for Made {
     fn from(translation: &Translation) -> Self {
         let best = translation.best();
+        // JSON knows no infinity, which an impossible token has.
+        let is_possible = best.log_prob.is_finite();
         Self {
             text: best.text.clone(),
-            log_prob: best.log_prob,
+            log_prob: if is_possible { best.log_prob } else { 0.0 },
             tokens: best.token_log_probs.len(),
-            is_finished: best.finished() && !translation.source_cut,
+            is_finished: is_possible && best.finished() && !translation.source_cut,
         }
     }
 }
@@ -218,7 +220,7 @@ impl Chosen {
 
     /// The mean log-probability a token, and the logarithm of the length relative to that of the source, in characters.
     fn measures(source: &str, made: &Made) -> Option<[f32; 2]> {
-        let is_usable = made.is_finished && made.tokens > 0 && made.log_prob.is_finite();
+        let is_usable = made.is_finished && made.tokens > 0;
         let lengths = [source, &made.text].map(|text| text.trim().chars().count());
         if !is_usable || lengths.contains(&0) {
             return None;
@@ -344,6 +346,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::decode::translate::Candidate;
 
     fn made(text: &str, log_prob: f64) -> Made {
         Made { text: text.to_owned(), log_prob, tokens: 2, is_finished: true }
@@ -356,6 +359,17 @@ mod tests {
         for text in ["0/2", "3/2", "2", "a/b", "1/0", "-1/2", ""] {
             assert!(text.parse::<Shard>().is_err(), "{text}");
         }
+    }
+
+    /// It can be written and read, and is never chosen.
+    #[test]
+    fn an_impossible_translation_is_unfinished() {
+        let candidate = Candidate { text: "eins".to_owned(), log_prob: f64::NEG_INFINITY, ..Candidate::default() };
+        let (parts, later_prefix) = (Vec::new(), Vec::new());
+        let translation = Translation { n_best: vec![candidate], source_cut: false, parts, later_prefix };
+        let made = Made::from(&translation);
+        assert!(!made.is_finished);
+        assert_eq!(serde_json::from_str::<Made>(&serde_json::to_string(&made).unwrap()).unwrap(), made);
     }
 
     #[test]

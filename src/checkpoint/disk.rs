@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::manifest::FileEntry;
 use crate::error::{Error, Result};
+use crate::escape;
 use crate::file::{Folder, Links, file_system, folder_of, is_out_of_files, open_regular};
 
 const BUFFER_BYTES: usize = 128 << 10;
@@ -60,7 +61,7 @@ impl HashingFile {
 
 /// The digest in lower-case hexadecimal.
 pub(super) fn hex(hash: Sha256) -> String {
-    format!("{:x}", hash.finalize())
+    escape::hex(&hash.finalize())
 }
 
 /// Size and digest of an existing file, which is also synced.

@@ -2,14 +2,13 @@
 
 use std::path::PathBuf;
 
-use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::shared::output::Output;
 use super::shared::synthesis::{self, Input, Maker};
 use super::shared::{languages, model};
 use crate::cli::{AugmentArgs, Common};
-use crate::console::{Counted, info, is_watched, note, progress_bar, tell};
+use crate::console::{info, note, tell};
 use crate::data::corpus::PairSource;
 use crate::data::{CorpusLocation, texts};
 use crate::error::{Error, Result};
@@ -28,8 +27,7 @@ pub(super) fn run(args: &AugmentArgs, common: &Common) -> Result<()> {
     let open = |path: &PathBuf| texts::find_one(&CorpusLocation::files(path, path), common.offline)?.open(1.0, &tell);
     let corpora: Vec<Box<dyn PairSource>> = args.input.iter().map(open).collect::<Result<_>>()?;
     let lines: usize = corpora.iter().map(|pairs| pairs.len()).sum();
-    let progress =
-        if is_watched() { progress_bar(Counted::Sentences, Some(lines as u64)) } else { ProgressBar::hidden() };
+    let progress = synthesis::progress(lines);
     let mut made = Vec::new();
     for (index, (path, pairs)) in args.input.iter().zip(&corpora).enumerate() {
         let key = path.display().to_string();

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
 use super::shared::output::print_json;
@@ -11,7 +10,7 @@ use super::shared::{arguments, model};
 use super::train;
 use crate::cli::{Common, DistillArgs, RunArgs, SelectionArgs, TrainArgs};
 use crate::config;
-use crate::console::{Counted, info, is_watched, note, progress_bar, tell};
+use crate::console::{info, note, tell};
 use crate::data::corpus::PairSource;
 use crate::data::tokenizers::Tokenizers;
 use crate::data::{CorpusConfig, CorpusLocation, texts};
@@ -53,6 +52,10 @@ pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
         CorpusLocation::Tsv { .. } | CorpusLocation::Hub(_) => false,
     };
     config.data.train.retain(|corpus| !is_own(&corpus.location));
+    if config.data.train.is_empty() {
+        let error = Error::usage("`data.train` names nothing but the translations of this run");
+        return Err(error.help("give the configuration with which the student was begun"));
+    }
     request.set_threads(&config, 1)?;
     model::check_weights(&args.weights, args.teacher.len())?;
     let load = |path: &_| model::load_from(Some(path), None, common);
@@ -63,8 +66,7 @@ pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
     let open = |corpus: &CorpusConfig| texts::find_one(&corpus.location, common.offline)?.open(1.0, &tell);
     let corpora: Vec<Box<dyn PairSource>> = config.data.train.iter().map(open).collect::<Result<_>>()?;
     let lines: usize = corpora.iter().map(|pairs| pairs.len()).sum();
-    let progress =
-        if is_watched() { progress_bar(Counted::Sentences, Some(lines as u64)) } else { ProgressBar::hidden() };
+    let progress = synthesis::progress(lines);
     info(format_args!("translating {lines} lines of training text, into {}", shown_path(&run.join(FOLDER))));
     let (mut distilled, mut reports) = (Vec::new(), Vec::new());
     for (index, (corpus, pairs)) in config.data.train.iter().zip(&corpora).enumerate() {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::cli::{Common, DecodeArgs, SelectionArgs};
 use crate::commands::shared::{decoding, languages};
-use crate::console::{info, warning};
+use crate::console::{Counted, info, is_watched, progress_bar, warning};
 use crate::data::corpus::{PairSource, tagged};
 use crate::data::tags::{LanguageTags, unknown_word};
 use crate::decode::source::Long;
@@ -206,6 +206,11 @@ fn each_made(parts: &Parts, pairs: &dyn PairSource, mut each: impl FnMut(&str, &
         number += 1;
         lines.iter().zip(&made).try_for_each(|([source, _], made)| each(source, made))
     })
+}
+
+/// A bar for the translation of so many lines, where somebody watches.
+pub(crate) fn progress(lines: usize) -> ProgressBar {
+    if is_watched() { progress_bar(Counted::Sentences, Some(lines as u64)) } else { ProgressBar::hidden() }
 }
 
 /// The selection that the flags ask for.
