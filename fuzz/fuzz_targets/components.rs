@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
-use mt::data::tokenizer::{Sampling, Tokenizer};
+use mt::data::tokenizer::{RandomSplit, Tokenizer};
 use serde_json::{Value, json};
 
 #[derive(Arbitrary, Debug)]
@@ -219,7 +219,7 @@ fuzz_target!(|input: (File, Vec<&str>)| {
     });
     let Ok(tokenizer) = Tokenizer::from_json(json.to_string()) else { return };
     for line in lines.into_iter().chain(["", " ", "aaaaaaaa ab\u{FDFA}é"]) {
-        for ids in [tokenizer.encode(line), tokenizer.sample(line, Sampling::Dropout(0.5), 1)] {
+        for ids in [tokenizer.encode(line), tokenizer.sample(line, RandomSplit::Dropout(0.5), 1)] {
             assert!(ids.iter().all(|id| (*id as usize) < tokenizer.vocab_size()));
             // Normalised and split, each time sixteenfold.
             assert!(ids.len() <= 300 * (line.len() + 300), "{} of {}", ids.len(), line.len());

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mt::data::tokenizer::{OwnIds, Sampling, Tokenizer};
+use mt::data::tokenizer::{OwnIds, RandomSplit, Tokenizer};
 
 fuzz_target!(|input: (&[u8], &str)| {
     let (bytes, line) = input;
@@ -13,8 +13,8 @@ fuzz_target!(|input: (&[u8], &str)| {
         Tokenizer::from_sentencepiece(bytes, ids)
     };
     for tokenizer in [Tokenizer::from_bytes(bytes.to_vec()), with_ids(bytes)].into_iter().flatten() {
-        let drawn = |nbest| tokenizer.sample(line, Sampling::Unigram { alpha: 0.1, nbest }, 1);
-        let dropped = tokenizer.sample(line, Sampling::Dropout(0.5), 1);
+        let drawn = |nbest| tokenizer.sample(line, RandomSplit::Unigram { alpha: 0.1, nbest }, 1);
+        let dropped = tokenizer.sample(line, RandomSplit::Dropout(0.5), 1);
         for ids in [tokenizer.encode(line), dropped, drawn(0), drawn(8)] {
             assert!(ids.iter().all(|id| (*id as usize) < tokenizer.vocab_size()));
             tokenizer.decode(&ids);

@@ -144,7 +144,7 @@ mod tests {
     use crate::data::filter::Filter;
     use crate::data::shard::Elements;
     use crate::data::texts::Text;
-    use crate::data::tokenizer::Sampling;
+    use crate::data::tokenizer::RandomSplit;
     use crate::data::tokenizers::Tokenizers;
 
     const OPTIONS: BatchOptions = BatchOptions {
@@ -158,7 +158,7 @@ mod tests {
     };
 
     fn dropout(share: f32) -> Option<SubwordSampling> {
-        (share > 0.0).then_some(SubwordSampling { how: Sampling::Dropout(share), sides: [true; 2], epochs: 0 })
+        (share > 0.0).then_some(SubwordSampling { how: RandomSplit::Dropout(share), sides: [true; 2], epochs: 0 })
     }
 
     /// What two hundred pairs give; those longer than `max_length` are left out.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::hub::{Column, HubSplit};
-use super::tokenizer::{Normalization, Sampling, SubwordSampling, TextForm, TokenizerKind, TrainOptions};
+use super::tokenizer::{Normalization, RandomSplit, SubwordSampling, TextForm, TokenizerKind, TrainOptions};
 use crate::choice::choice;
 use crate::escape::shown_path;
 
@@ -179,8 +179,8 @@ impl TokenizerConfig {
     pub fn subword_sampling(&self) -> Option<SubwordSampling> {
         let SamplingConfig { alpha, nbest, side, epochs } = self.sampling;
         let how = match () {
-            () if self.dropout > 0.0 => Sampling::Dropout(self.dropout as f32),
-            () if alpha > 0.0 => Sampling::Unigram { alpha, nbest },
+            () if self.dropout > 0.0 => RandomSplit::Dropout(self.dropout as f32),
+            () if alpha > 0.0 => RandomSplit::Unigram { alpha, nbest },
             () => return None,
         };
         let sides = [side != SampledSide::Target, side != SampledSide::Source];

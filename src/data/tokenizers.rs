@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::batch::SpecialIds;
 use super::corpus::{PairSource, Side};
 use super::text::lines::is_long;
-use super::tokenizer::{Codes, Sampling, TextCounts, Tokenizer, TokenizerKind};
+use super::tokenizer::{Codes, RandomSplit, TextCounts, Tokenizer, TokenizerKind};
 use crate::data::TokenizerConfig;
 use crate::error::{Error, Result};
 use crate::file;
@@ -32,12 +32,12 @@ pub fn no_sampling(config: &TokenizerConfig, mut sides: Range<usize>, tokenizer:
         return None;
     }
     let (what, help) = match sampling.how {
-        Sampling::Dropout(_) => (
+        RandomSplit::Dropout(_) => (
             format!("`tokenizer.dropout` = {}, but this tokenizer has no BPE-dropout", config.dropout),
             "leave it out, or use a tokenizer.json of byte-pair encoding; a SentencePiece unigram model has \
              `tokenizer.sampling.alpha` instead",
         ),
-        Sampling::Unigram { alpha, .. } => (
+        RandomSplit::Unigram { alpha, .. } => (
             format!("`tokenizer.sampling.alpha` = {alpha}, but this tokenizer is no SentencePiece unigram model"),
             "leave it out; byte-pair encoding has `tokenizer.dropout` instead",
         ),

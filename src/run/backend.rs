@@ -8,7 +8,10 @@ use std::rc::Rc;
 use candle_core::{DType, Device};
 use serde::{Deserialize, Serialize};
 
-use crate::config::RuntimeConfig;
+use crate::config::{Config, RuntimeConfig};
+use crate::data::batches;
+use crate::data::training::TrainingData;
+use crate::device;
 use crate::error::{Error, Result};
 use crate::escape::in_one_line;
 use crate::gpu::Others;
@@ -21,11 +24,13 @@ use crate::model::Transformer;
 use crate::model_dir::Tell;
 use crate::notice::Notice;
 use crate::ops::matmul::Precision;
+use crate::ops::optimizer::Counts;
 use crate::ranks::Ranks;
 use crate::ranks::group::{Gift, Group};
 #[cfg(feature = "cuda")]
 use crate::train::backend::OnGpu;
 use crate::train::backend::{Backend, Tape};
+use crate::train::{Session, rehearse};
 
 /// The number type of matrix products in training on this device; says so if it is not the one asked for.
 pub fn number_type(precision: Precision, device: &Device, tell: Tell<'_>) -> DType {
@@ -155,4 +160,27 @@ pub fn open(model: &Transformer, others: Option<Others>) -> Result<Box<dyn Backe
         return Ok(Box::new(OnGpu::new(crate::gpu::Engine::new(model, queue, compute)?, others)));
     }
     Ok(Box::new(Tape::new(model).with_communicator(others.map(Others::communicator))))
+}
+
+/// Tries the largest batch.
+pub(super) fn rehearsal(
+    backend: &mut dyn Backend,
+    data: &TrainingData,
+    config: &Config,
+    tell: Tell<'_>,
+) -> Result<Session> {
+    let largest = batches::largest_batch(data, config.train.batch_tokens);
+    let s = if largest.batch_size == 1 { "" } else { "s" };
+    let shape = format!("{} pair{s} of {} tokens", largest.batch_size, largest.source_length);
+    if backend.ranks().count > 1 {
+        // What it needs of the device's memory is taken first.
+        backend.begin()?;
+        backend.reduce(Counts::default())?;
+    }
+    let session = rehearse(backend, largest, data.tokenizers.target.pad_id(), &config.train)?;
+    if let Some(memory) = device::resident_memory() {
+        let mebibytes = memory >> 20;
+        tell(Notice::Info(format!("tried the largest batch, {shape}: {mebibytes} MiB of memory in use")));
+    }
+    Ok(session)
 }

@@ -22,7 +22,7 @@ use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::callbacks::lines_of;
-use super::stages::{Resolved, Surroundings, rehearsal};
+use super::stages::{Resolved, Surroundings};
 use super::training_data::{self, Preparation, batch_options};
 use super::validator::Validator;
 use super::{Stop, backend, compare};
@@ -189,7 +189,7 @@ pub fn follow(resolved: Resolved, surroundings: &Surroundings<'_>, group: &Rc<Gr
     let optimizer = Optimizer::of(&config.train, model.parameters())?;
     let state = take_state(group, &model, &optimizer, config.train.seed)?;
     let mut backend = backend::open(&model, others)?;
-    let session = rehearsal(&mut *backend, &data, &config, &|_| ())?;
+    let session = backend::rehearsal(&mut *backend, &data, &config, &|_| ())?;
     group.wait()?;
     group.watch().does("training");
     let stop = surroundings.stop;

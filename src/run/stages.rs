@@ -11,17 +11,16 @@
 //!
 //! If a stage fails, the files of an existing run stay as they were. Only [`Ready::begin`] may change them.
 
+mod begun;
+
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
 
 use candle_core::Device;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::callbacks::RunCallbacks;
 use super::directory::{self, Resumption};
 use super::ended::Ended;
-use super::finish::Final;
 use super::lock::Lock;
 use super::plan::Plan;
 use super::request::RunRequest;
@@ -29,8 +28,8 @@ use super::saver::{self, Saver};
 use super::training_data::{self, Meter, Preparation};
 use super::validator::Validator;
 use super::{Stop, backend, compare, follower, init, plan, restore, resume};
+use crate::checkpoint;
 use crate::config::Config;
-use crate::data::batches;
 use crate::data::statistics::Statistics;
 use crate::data::texts::Texts;
 use crate::data::training::TrainingData;
@@ -40,19 +39,18 @@ use crate::gpu::Others;
 use crate::model::Transformer;
 use crate::model_dir::{Notices, Tell, vocabulary};
 use crate::notice::{Notice, grouped};
-use crate::ops::optimizer::Counts;
 use crate::ranks::Ranks;
 use crate::ranks::group::Group;
 use crate::report::events::Events;
 use crate::report::files;
-use crate::report::page::{self, Page};
+use crate::report::page::Page;
 use crate::train::backend::Backend;
 use crate::train::log::{self, Continuation, LOG_FILE, Log, Watcher};
 use crate::train::optimizer::Optimizer;
-use crate::train::profile::{Profile, Profiler};
 use crate::train::state::{TextChecksums, TrainState};
-use crate::train::{Pipeline, Session, StopReason, Trainer, Validation, memory, rehearse};
-use crate::{checkpoint, device};
+use crate::train::{Session, StopReason, memory};
+
+pub use begun::{Begun, Outcome};
 
 /// Why most runs end.
 pub const UPDATES_REACHED: &str = "train.max_updates reached";
@@ -281,7 +279,7 @@ impl<'a> Prepared<'a> {
         }
         let mut backend = backend::open(&model, resolved.others.clone())?;
         // A run that is replaced stays until it is known that this one can be trained.
-        let session = rehearsal(&mut *backend, &data, config, tell)?;
+        let session = backend::rehearsal(&mut *backend, &data, config, tell)?;
         group.map_or(Ok(()), |group| group.wait())?;
         refuse_to_begin(surroundings.stop)?;
         // What may fail comes before the run is touched: a failed resume leaves every file as it was.
@@ -374,164 +372,11 @@ impl<'a> Ready<'a> {
     }
 }
 
-/// A run that has begun.
-pub struct Begun<'a> {
-    parts: Parts<'a>,
-    log: Log,
-}
-
-/// How a run has ended, or was stopped.
-pub struct Outcome {
-    /// Its directory.
-    pub run: PathBuf,
-    /// Its last update.
-    pub update: u64,
-    /// The signal that has stopped it, if one has.
-    pub stopped: Option<StopReason>,
-    /// Why training has ended, in words.
-    pub why: String,
-    /// Which model became the final one, if there is one.
-    pub model: Option<String>,
-    /// The validation of the final model, if one was made.
-    pub validation: Option<Validation>,
-    /// What it was chosen from, as in the log, if there was a choice.
-    pub candidates: Vec<Value>,
-    /// Where the time went, if that was asked for.
-    pub profile: Option<Profile>,
-}
-
-impl Begun<'_> {
-    /// Trains to the end, and makes the final model unless a signal stops it before.
-    ///
-    /// # Errors
-    /// Training cannot go on. What the last checkpoint holds is kept.
-    pub fn train(self) -> Result<Outcome> {
-        let Self { parts, log } = self;
-        let Parts {
-            resolved,
-            surroundings,
-            lock,
-            data,
-            validator,
-            model,
-            backend,
-            optimizer,
-            state,
-            is_loaded,
-            session,
-            saver,
-        } = parts;
-        let Resolved { config, run, .. } = &resolved;
-        let profiles = resolved.request.profile;
-        let mut callbacks = RunCallbacks {
-            run,
-            lock: Arc::new(lock),
-            config,
-            text: state.text.clone(),
-            loaded: is_loaded.then(|| (state.step, state.configuration.clone())),
-            data: &data,
-            validator,
-            stop: surroundings.stop,
-            tell: surroundings.tell,
-            parameters: model.parameters().clone(),
-            saver,
-            latest: None,
-            group: surroundings.group,
-        };
-        let mut trainer = Trainer {
-            model: &model,
-            optimizer,
-            config: &config.train,
-            valid: &config.valid,
-            state,
-            log,
-            padding: data.tokenizers.target.pad_id(),
-            backend,
-            profiler: profiles.then(Profiler::default),
-            session,
-            pipeline: Pipeline::default(),
-        };
-        let end = trainer.run(&mut callbacks)?;
-        // Even if there was no validation since the last page, or none at all.
-        let drawn = page::Run::open(run).map(|of_run| page::page(&[of_run], &Value::Null));
-        if let Err(error) = drawn.and_then(|drawn| page::write(run, drawn.as_bytes())) {
-            trainer.log.damage(&format!("warning: {error}"));
-        }
-        let profile = match trainer.profiler.take() {
-            Some(profiler) => profiler.finish(&mut *trainer.backend)?,
-            None => None,
-        };
-        if profiles && profile.is_none() {
-            let text = "nothing to profile: the first three updates are not counted, and there were no more";
-            (callbacks.tell)(Notice::Note(text.to_owned()));
-        }
-        let update = trainer.state.step;
-        let mut outcome = Outcome {
-            run: run.clone(),
-            update,
-            stopped: matches!(end, StopReason::Interrupted | StopReason::Terminated).then_some(end),
-            why: why(end, update, config.valid.patience),
-            model: None,
-            validation: None,
-            candidates: Vec::new(),
-            profile,
-        };
-        if outcome.stopped.is_some() {
-            return Ok(outcome);
-        }
-        trainer.log.line(&format!("training ended at update {update}: {}", outcome.why));
-        let Final { model, validation, candidates } = callbacks.finish(&mut trainer)?;
-        if callbacks.validator.is_some() && validation.is_none() {
-            outcome.stopped = callbacks.stop.stop();
-        }
-        Ok(Outcome { model: Some(model), validation, candidates, ..outcome })
-    }
-}
-
-/// Why training has ended at an update.
-fn why(end: StopReason, update: u64, patience: u64) -> String {
-    match end {
-        StopReason::Interrupted | StopReason::Terminated if update == 0 => {
-            "stopped by a signal before the first update".to_owned()
-        }
-        StopReason::Interrupted | StopReason::Terminated => {
-            format!("stopped by a signal at update {update}; everything is saved")
-        }
-        StopReason::Updates => UPDATES_REACHED.to_owned(),
-        StopReason::Epochs => "train.max_epochs reached".to_owned(),
-        StopReason::Patience if patience == 1 => "a validation without an improvement (valid.patience)".to_owned(),
-        StopReason::Patience => format!("{patience} validations without an improvement (valid.patience)"),
-    }
-}
-
 /// Fails if a signal has asked to stop while nothing of a former run is touched.
 fn refuse_to_begin(stop: &dyn Stop) -> Result<()> {
     let Some(end) = stop.stop() else { return Ok(()) };
     let error = Error::stopped(end == StopReason::Terminated, "stopped by a signal before training began");
     Err(error.help("run the same command again: the run directory is as it was"))
-}
-
-/// Tries the largest batch.
-pub(super) fn rehearsal(
-    backend: &mut dyn Backend,
-    data: &TrainingData,
-    config: &Config,
-    tell: Tell<'_>,
-) -> Result<Session> {
-    let largest = batches::largest_batch(data, config.train.batch_tokens);
-    let s = if largest.batch_size == 1 { "" } else { "s" };
-    let shape = format!("{} pair{s} of {} tokens", largest.batch_size, largest.source_length);
-    if backend.ranks().count > 1 {
-        // What it needs of the device's memory is taken first.
-        backend.begin()?;
-        backend.reduce(Counts::default())?;
-    }
-    let session = rehearse(backend, largest, data.tokenizers.target.pad_id(), &config.train)?;
-    if let Some(memory) = device::resident_memory() {
-        let mebibytes = memory >> 20;
-        tell(Notice::Info(format!("tried the largest batch, {shape}: {mebibytes} MiB of memory in use")));
-    }
-    Ok(session)
 }
 
 #[cfg(test)]

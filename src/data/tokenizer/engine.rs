@@ -62,7 +62,7 @@ pub(super) trait Engine: Send + Sync {
         false
     }
 
-    /// The ids of a line, split in a way that is drawn: see [`super::Sampling::Unigram`]. For a unigram model.
+    /// The ids of a line, split in a way that is drawn: see [`super::RandomSplit::Unigram`]. For a unigram model.
     fn draw(&self, line: &str, _alpha: f64, _nbest: usize, _key: u64) -> Vec<u32> {
         self.encode(line)
     }

@@ -65,7 +65,7 @@ use words::Words;
 pub use codes::Codes;
 pub use languages::{Languages, code_of, tag_of};
 pub use normalise::{INVISIBLE, Normalization, TextForm};
-pub use sampling::{Sampling, SubwordSampling};
+pub use sampling::{RandomSplit, SubwordSampling};
 pub use sentencepiece::OwnIds;
 pub use train::{TextCounts, TrainOptions};
 
@@ -333,14 +333,14 @@ impl Tokenizer {
     /// The ids of a line that is split at random. `key` alone decides the draws: derive it from seed, epoch and line.
     /// Without dropout, or if the tokenizer [cannot](Self::can) do it, this is [`Tokenizer::encode`]; with a dropout of
     /// 1 nothing is merged.
-    pub fn sample(&self, text: &str, sampling: Sampling, key: u64) -> Vec<u32> {
+    pub fn sample(&self, text: &str, sampling: RandomSplit, key: u64) -> Vec<u32> {
         match sampling {
             _ if text.is_empty() => Vec::new(),
-            Sampling::Dropout(probability) if probability > 0.0 => {
+            RandomSplit::Dropout(probability) if probability > 0.0 => {
                 self.engine.encode_with_dropout(text, Dropout { probability, key })
             }
-            Sampling::Dropout(_) => self.encode(text),
-            Sampling::Unigram { alpha, nbest } => self.engine.draw(text, alpha, nbest, key),
+            RandomSplit::Dropout(_) => self.encode(text),
+            RandomSplit::Unigram { alpha, nbest } => self.engine.draw(text, alpha, nbest, key),
         }
     }
 
@@ -519,10 +519,10 @@ impl Tokenizer {
     }
 
     /// Whether it can split text at random in this way.
-    pub fn can(&self, sampling: Sampling) -> bool {
+    pub fn can(&self, sampling: RandomSplit) -> bool {
         match sampling {
-            Sampling::Dropout(_) => self.engine.has_dropout(),
-            Sampling::Unigram { .. } => self.engine.is_unigram(),
+            RandomSplit::Dropout(_) => self.engine.has_dropout(),
+            RandomSplit::Unigram { .. } => self.engine.is_unigram(),
         }
     }
 

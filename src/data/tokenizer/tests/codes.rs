@@ -73,7 +73,7 @@ fn codes_have_seeded_dropout_and_a_vocabulary_of_the_most_frequent_pieces() {
     assert_eq!(tokenizer.encode("the lot </s>"), [5, 3, 3, 3, 3, 3, 3]);
     assert_eq!(tokenizer.plain("a reference@@ x"), "a reference@@ x", "text is not joined: it was not split");
     assert!(tokenizer.has_dropout());
-    let of = |dropout, key| tokenizer.sample("the low the low", Sampling::Dropout(dropout), key);
+    let of = |dropout, key| tokenizer.sample("the low the low", RandomSplit::Dropout(dropout), key);
     assert_eq!(of(0.0, 1), tokenizer.encode("the low the low"));
     assert_eq!(of(1.0, 1), [3, 3, 3, 6, 3, 3, 3, 3, 3, 6, 3, 3], "only `l@@` is a piece among characters");
     let drawn: Vec<_> = (0..50).map(|key| of(0.5, key)).collect();

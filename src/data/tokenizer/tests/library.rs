@@ -40,7 +40,7 @@ fn the_library_s_tokenizers_are_used_as_they_are() {
         let pieces = ["<pad>", "</s>", "<unk>", "katze", "hund", word].map(str::to_owned);
         assert_eq!(Tokenizer::from_words(pieces.into_iter().zip(0..).collect()).unwrap().lowers_case(), is_lower);
     }
-    assert_eq!(tokenizer.sample("the dogs", Sampling::Dropout(0.9), 1), [3, 4, 5]);
+    assert_eq!(tokenizer.sample("the dogs", RandomSplit::Dropout(0.9), 1), [3, 4, 5]);
     // The file lacked padding; it has it from now on.
     assert_eq!(tokenizer.appended(), ["<pad>"]);
     assert_eq!([tokenizer.pad_id(), tokenizer.bos_id(), tokenizer.eos_id(), tokenizer.unk_id()], [9, 1, 2, 0]);
@@ -198,7 +198,7 @@ fn dropout_in_a_file_is_left_out_and_dropout_that_is_asked_for_follows_its_key()
     let plain = Tokenizer::from_json(file(serde_json::Value::Null, Some("BPE"), pairs.clone()).to_string()).unwrap();
     assert_eq!(plain.encode(line), expected);
     let drawn = |tokenizer: &Tokenizer| -> Vec<_> {
-        (0..40).map(|key| tokenizer.sample(line, Sampling::Dropout(0.4), key)).collect()
+        (0..40).map(|key| tokenizer.sample(line, RandomSplit::Dropout(0.4), key)).collect()
     };
     // With and without the type, as old files are; the merges in both forms.
     for (kind, merges) in [(Some("BPE"), pairs.clone()), (None, pairs), (Some("BPE"), old)] {
@@ -214,10 +214,10 @@ fn dropout_in_a_file_is_left_out_and_dropout_that_is_asked_for_follows_its_key()
         assert_eq!((&pieces, &drawn(&tokenizer)), (&drawn(&plain), &pieces));
         assert!(pieces.iter().any(|ids| *ids != pieces[0]));
         assert!(pieces.iter().all(|ids| tokenizer.decode(ids) == line));
-        assert_eq!(tokenizer.sample(line, Sampling::Dropout(0.0), 1), expected);
+        assert_eq!(tokenizer.sample(line, RandomSplit::Dropout(0.0), 1), expected);
         let letters: Vec<u32> =
             line.chars().map(|c| tokenizer.ids_of(&[&c.to_string().replace(' ', "\u{120}")])[0]).collect();
-        assert_eq!(tokenizer.sample(line, Sampling::Dropout(1.0), 1), letters);
+        assert_eq!(tokenizer.sample(line, RandomSplit::Dropout(1.0), 1), letters);
     }
 }
 
@@ -229,8 +229,8 @@ fn dropout_in_a_file_of_our_own_is_left_out() {
     let tokenizer = Tokenizer::from_json(file.to_string()).unwrap();
     assert_eq!((tokenizer.form(), tokenizer.encode("the newest")), (CASED.form(), CASED.encode("the newest")));
     assert_eq!(
-        tokenizer.sample("the newest", Sampling::Dropout(0.5), 3),
-        CASED.sample("the newest", Sampling::Dropout(0.5), 3)
+        tokenizer.sample("the newest", RandomSplit::Dropout(0.5), 3),
+        CASED.sample("the newest", RandomSplit::Dropout(0.5), 3)
     );
 }
 

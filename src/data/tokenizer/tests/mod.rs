@@ -84,10 +84,10 @@ fn holds(ours: &Tokenizer, library: &tokenizers::Tokenizer, text: &str) {
     let pieces = ours.pieces(text);
     assert!(!pieces.iter().any(|piece| piece.contains(char::is_whitespace)), "white space in {pieces:?}");
     assert_eq!(ours.decode_pieces(&pieces.join(" ")), normalised, "pieces of {text:?}");
-    assert_eq!(ours.sample(text, Sampling::Dropout(0.0), 7), ids);
-    let dropped = ours.sample(text, Sampling::Dropout(0.3), 7);
+    assert_eq!(ours.sample(text, RandomSplit::Dropout(0.0), 7), ids);
+    let dropped = ours.sample(text, RandomSplit::Dropout(0.3), 7);
     assert_eq!(ours.decode(&dropped), normalised, "dropout of {text:?}");
-    assert_eq!(ours.sample(text, Sampling::Dropout(0.3), 7), dropped);
+    assert_eq!(ours.sample(text, RandomSplit::Dropout(0.3), 7), dropped);
 }
 
 fn holds_for_all(text: &str) {
@@ -308,23 +308,26 @@ fn training_depends_on_the_text_alone() {
 #[test]
 fn dropout_depends_on_the_key_alone() {
     let line = LINES[0];
-    let draws: Vec<_> = (0..200).map(|key| CASED.sample(line, Sampling::Dropout(0.1), key)).collect();
+    let draws: Vec<_> = (0..200).map(|key| CASED.sample(line, RandomSplit::Dropout(0.1), key)).collect();
     let again: Vec<_> =
-        (0..200_u64).into_par_iter().map(|key| CASED.sample(line, Sampling::Dropout(0.1), key)).collect();
+        (0..200_u64).into_par_iter().map(|key| CASED.sample(line, RandomSplit::Dropout(0.1), key)).collect();
     assert_eq!(draws, again);
     let different: std::collections::HashSet<_> = draws.iter().collect();
     assert!(different.len() > 150, "only {} of 200", different.len());
     assert!(draws.iter().all(|ids| ids.len() >= CASED.encode(line).len()));
     assert!(
-        CASED.sample(line, Sampling::Dropout(1.0), 0).iter().all(|&id| CASED.piece(id).unwrap().chars().count() == 1)
+        CASED
+            .sample(line, RandomSplit::Dropout(1.0), 0)
+            .iter()
+            .all(|&id| CASED.piece(id).unwrap().chars().count() == 1)
     );
     for odd in [f32::NAN, -1.0] {
-        assert_eq!(CASED.sample(line, Sampling::Dropout(odd), 0), CASED.encode(line));
+        assert_eq!(CASED.sample(line, RandomSplit::Dropout(odd), 0), CASED.encode(line));
     }
     // Two equal words of a line have draws of their own.
     let twice = "window window window window window window window window";
     let halves = (0..50).filter(|&key| {
-        let ids = CASED.sample(twice, Sampling::Dropout(0.3), key);
+        let ids = CASED.sample(twice, RandomSplit::Dropout(0.3), key);
         !ids.len().is_multiple_of(8)
     });
     assert!(halves.count() > 20);
@@ -428,7 +431,7 @@ fn lines_of_a_megabyte_come_back() {
     {
         let ids = CASED.encode(&text);
         assert!(CASED.decode(&ids) == CASED.normalise(&text));
-        assert!(CASED.decode(&CASED.sample(&text, Sampling::Dropout(0.1), 1)) == CASED.normalise(&text));
+        assert!(CASED.decode(&CASED.sample(&text, RandomSplit::Dropout(0.1), 1)) == CASED.normalise(&text));
     }
 }
 

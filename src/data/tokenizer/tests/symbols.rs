@@ -47,12 +47,12 @@ fn symbols_survive_lower_case_normalising_and_dropout() {
     assert!(tokenizer.pieces("…").contains(&"...".to_owned()));
     assert_eq!((tokenizer.piece(260), tokenizer.piece(261)), (Some("<2de>"), Some("...")));
     holds(&tokenizer, &library(&tokenizer), "<2DE> man<2de> …");
-    let all = tokenizer.sample("<2de> standing <2de>", Sampling::Dropout(1.0), 7);
+    let all = tokenizer.sample("<2de> standing <2de>", RandomSplit::Dropout(1.0), 7);
     assert_eq!(all.iter().filter(|&&id| id == 260).count(), 2);
     // All merges left out: every other piece is one character.
     assert!(all.iter().all(|&id| id == 260 || tokenizer.piece(id).unwrap().chars().count() == 1));
     assert_eq!(tokenizer.decode(&all), "<2de> standing <2de>");
-    assert_eq!(tokenizer.sample("<2de> a", Sampling::Dropout(0.0), 7), tokenizer.encode("<2de> a"));
+    assert_eq!(tokenizer.sample("<2de> a", RandomSplit::Dropout(0.0), 7), tokenizer.encode("<2de> a"));
 }
 
 #[test]
