@@ -11,6 +11,7 @@ mod shell;
 mod strategy;
 mod synthesis;
 mod training;
+mod tune;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -32,7 +33,7 @@ use shell::Offered;
 
 pub use color::Color;
 pub use decode::DecodeArgs;
-pub use eval::{EvalArgs, ScoreFormat, SignificanceArgs};
+pub use eval::{EvalArgs, ScoreFormat, SetArgs, SignificanceArgs};
 pub use languages::LanguageArgs;
 pub use metrics::MetricArgs;
 pub use models::{AverageArgs, ExportArgs, ImportArgs, QuantizeArgs, TrimArgs};
@@ -40,6 +41,7 @@ pub use shell::{CompletionsArgs, ManArgs, completions, manual_pages};
 pub use strategy::StrategyArgs;
 pub use synthesis::{AugmentArgs, DistillArgs, SelectionArgs};
 pub use training::{Gpus, InitArgs, RunArgs, TrainArgs};
+pub use tune::TuneArgs;
 
 /// Train, evaluate and run Transformer machine-translation models.
 #[derive(Debug, Parser)]
@@ -141,6 +143,8 @@ pub enum Command {
     Distill(DistillArgs),
     /// Translate text of the target language back, into more pairs to train on
     Augment(AugmentArgs),
+    /// Choose beam width and length penalty on the validation set, for the run's [decode]
+    Tune(TuneArgs),
     /// Translate a test set and score it, or score translations without a model
     Eval(EvalArgs),
     /// Translate text

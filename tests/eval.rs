@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::project::{Project, file, sets, stderr, stdout, succeeds};
+use common::project::{Project, fails, file, sets, stderr, stdout, succeeds};
 use common::transcript::{Transcript, assert_transcript};
 use serde_json::Value;
 
@@ -525,4 +525,67 @@ fn a_report_on_a_model() {
     let reported = json(&["--report"]);
     assert_eq!(reported["bleu"], json(&[])["bleu"]);
     assert!(reported["report"]["systems"].is_array(), "{reported}");
+}
+
+/// The scores of `mt tune` are those that `mt eval` gives with these flags, and afterwards without flags.
+#[test]
+fn the_best_beam_and_length_penalty_become_those_of_the_model() {
+    let project = Project::new();
+    // With this penalty, short translations win.
+    succeeds(&project.train(&sets(&["train.max_updates=60", "decode.length_penalty=-3"])));
+    succeeds(&project.mt(&["average", "runs/small", "--last", "1", "--out", "model"]));
+    let json = |args: &[&str]| -> Value {
+        let output = project.mt(args);
+        succeeds(&output);
+        serde_json::from_str(&stdout(&output)).unwrap()
+    };
+    let score = |model: &str, flags: &[&str]| -> f64 {
+        let args = ["eval", "--model", model, "--src", "valid.en", "--ref", "valid.de", "--chrf", "--json"];
+        json(&[&args[..], flags].concat())["chrf"]["score"].as_f64().unwrap()
+    };
+    for model in ["runs/small", "model"] {
+        let tune = ["tune", model, "--metric", "chrf", "--beam", "1,3", "--length-penalty", "0,1.5", "--json"];
+        let config = || String::from_utf8(file(&project, model, "config.toml")).unwrap();
+        let untouched = config();
+        let found = json(&[&tune[..], &["--dry-run"]].concat());
+        assert!(config() == untouched && found["written"].is_null());
+        // Its own values are among them.
+        let trials = found["trials"].as_array().unwrap();
+        assert_eq!(trials.len(), 3 * 3);
+        for trial in trials {
+            let [beam, penalty] = ["beam", "length_penalty"].map(|key| trial[key].to_string());
+            let flags = ["--beam", &beam, "--length-penalty", &penalty, "--length-penalty-kind", "gnmt"];
+            assert_eq!(trial["score"].as_f64().unwrap(), score(model, &flags), "{trial}");
+        }
+        let number = |value: &Value| value["score"].as_f64().unwrap();
+        let best = trials.iter().map(number).fold(0.0, f64::max);
+        assert_eq!((number(&found["before"]), number(&found["best"])), (score(model, &[]), best));
+        assert!(number(&found["before"]) < best, "{found}");
+
+        let again = json(&tune);
+        assert_eq!((&again["trials"], &again["best"]), (&found["trials"], &found["best"]));
+        assert_eq!(again["written"], format!("{model}/config.toml"));
+        assert_eq!(score(model, &[]), best);
+        let changed: Vec<&str> = untouched.lines().filter(|line| !config().contains(line)).collect();
+        assert!(
+            changed.iter().all(|line| line.starts_with("beam") || line.starts_with("length_penalty")),
+            "{changed:?}"
+        );
+        // Now they are its own.
+        assert_eq!(json(&tune)["before"], again["best"]);
+    }
+    // Whole numbers are written as such.
+    let output =
+        project.mt(&["tune", "model", "--beam", "2", "--length-penalty", "1", "--length-penalty-kind", "power"]);
+    succeeds(&output);
+    assert!(stdout(&output).contains("BLEU by beam"), "{}", stdout(&output));
+    for (flags, code, words) in [
+        (&["--beam", "0"][..], 2, "between 1 and 1000"),
+        (&["--length-penalty", "nan"], 2, "not a number"),
+        (&["--length-penalty", "99"], 2, "between -50 and 50"),
+        (&["--src", "valid.en"], 2, "--src without --ref"),
+        (&["--metric", "loss"], 2, "chrf"),
+    ] {
+        fails(&project.mt(&[&["tune", "runs/small"], flags].concat()), code, &[words]);
+    }
 }

@@ -35,6 +35,7 @@ fn results_have_the_documented_keys() {
         ("train", &["--config", "small.toml", "--threads", "1", "--set", MONITOR]),
         ("check", &["--config", "small.toml", "--run-dir", "runs/other"]),
         ("prepare", &["--config", "small.toml"]),
+        ("tune", &["runs/small", "--beam", "2", "--length-penalty", "1"]),
         ("translate", &["--model", "runs/small", "the cat"]),
         ("score", &["--model", "runs/small", "--src", "valid.en", "--tgt", "valid.de"]),
         ("eval --bleu", &["--model", "runs/small"]),

@@ -227,7 +227,7 @@ pub fn damaged_among(dir: &Path, names: &[&str]) -> Result<Vec<Error>> {
     Ok(opened.files.into_iter().filter_map(check).collect())
 }
 
-fn read(dir: &Path) -> Result<Manifest> {
+pub(super) fn read(dir: &Path) -> Result<Manifest> {
     let path = dir.join(MANIFEST_FILE);
     if let Err(error) = file::patiently(|| std::fs::metadata(&path)) {
         return Err(if error.kind() == ErrorKind::NotFound {

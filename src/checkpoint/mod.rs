@@ -37,7 +37,7 @@ pub use locate::{
 };
 pub use manifest::{FORMAT_VERSION, FileEntry, Manifest, damaged_among, is_gone, verify};
 pub(crate) use save::staged_pointer;
-pub use save::{prune, remove_after, save, save_base, save_model, set_pointer};
+pub use save::{prune, remove_after, save, save_base, save_config, save_model, set_pointer};
 
 use crate::error::{Error, Result};
 use crate::file::{self, Links};

@@ -4,11 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use super::disk::{self, HashingFile, Scratch};
 use super::format::{self, NamedTensor};
 use super::locate::{directories, list, pointer};
-use super::manifest::{FileEntry, Manifest};
+use super::manifest::{self, FileEntry, Manifest};
 use super::{
     BASE_FILE, BEST, CHECKPOINTS, CONFIG_FILE, LAST, MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, RunPath, STATE_FILE,
     checkpoints_of, directory_of, parse_step_name, step_name,
@@ -154,6 +155,37 @@ pub fn save_model(dir: &Path, model: &[NamedTensor], made_from: Option<&str>) ->
     disk::sync_directory(&folder)?;
     weights.persist().map_err(of_model)?;
     manifest.persist().map_err(of_manifest)?;
+    disk::sync_directory(&folder)
+}
+
+/// Replaces the `config.toml` of a run or model directory, and with it the manifest of a model there, which lists it.
+///
+/// A process that is killed between the two leaves a model that is "not complete".
+///
+/// # Errors
+/// The manifest is damaged, or a file cannot be written.
+pub fn save_config(dir: &Path, config: &str) -> Result<()> {
+    let _guard = disk::replacing();
+    let folder = disk::folder(dir)?;
+    let failed = |name: &'static str| move |error| disk::write_error(&dir.join(name), error);
+    let stage = |name: &'static str, contents: &[u8]| {
+        let staged = folder.stage(name, &disk::temporary_name(name)).and_then(|staged| staged.filled(contents));
+        staged.map_err(failed(name))
+    };
+    let staged = stage(CONFIG_FILE, config.as_bytes())?;
+    if folder.has(MANIFEST_FILE) {
+        let mut manifest = manifest::read(dir)?;
+        if let Some(entry) = manifest.files.iter_mut().find(|entry| entry.name == CONFIG_FILE) {
+            entry.size = config.len() as u64;
+            entry.sha256 = disk::hex(Sha256::new().chain_update(config));
+        }
+        let manifest = stage(MANIFEST_FILE, manifest.render()?.as_bytes())?;
+        folder.remove(MANIFEST_FILE).map_err(failed(MANIFEST_FILE))?;
+        staged.persist().map_err(failed(CONFIG_FILE))?;
+        manifest.persist().map_err(failed(MANIFEST_FILE))?;
+    } else {
+        staged.persist().map_err(failed(CONFIG_FILE))?;
+    }
     disk::sync_directory(&folder)
 }
 

@@ -12,27 +12,15 @@ pub struct EvalArgs {
     /// Which models.
     #[command(flatten)]
     pub models: ModelsArgs,
-    /// Source file [default: the test set of the model's configuration]; with --hyp, only for --report
-    #[arg(long, value_name = "FILE")]
-    pub src: Option<PathBuf>,
-    /// Put this tag in front of each line of --src, as `tag` of the corpora does in training: the language to
-    /// translate into
-    #[arg(long, value_name = "TAG", requires = "src", conflicts_with = "hyp")]
-    pub tag: Option<String>,
-    /// Which languages.
+    /// Which text.
     #[command(flatten)]
-    pub languages: LanguageArgs,
-    /// Reference file; several files give several references per line
-    #[arg(long = "ref", num_args = 1.., value_name = "FILE")]
-    pub reference: Vec<PathBuf>,
-    /// Fetch data sets of the hub that the model's configuration names as its test set, with your token
-    ///
-    /// Without this flag, a model, which may come from somebody else, may only have files read, and each one is
-    /// reported.
-    #[arg(long, conflicts_with_all = ["src", "hyp"])]
-    pub trust_model_data: bool,
-    /// Score these translations, without a model; several files are several systems, - is stdin
-    #[arg(long, num_args = 1.., value_name = "FILE", requires = "reference", conflicts_with_all = ids_of_decoding())]
+    pub set: SetArgs,
+    /// Score these translations, without a model; several files are several systems, - is stdin. --src is then only for
+    /// --report
+    #[arg(
+        long, num_args = 1.., value_name = "FILE", requires = "reference", conflicts_with_all = ids_of_decoding(),
+        conflicts_with_all = ["tag", "trust_model_data"]
+    )]
     pub hyp: Vec<PathBuf>,
     /// Write the model's translations to this file; not -, since stdout gets the scores
     #[arg(long, value_name = "FILE", conflicts_with = "hyp")]
@@ -66,6 +54,30 @@ pub struct EvalArgs {
     /// How to decode. Last, since its heading in the help holds for all flags that follow.
     #[command(flatten)]
     pub decode: DecodeArgs,
+}
+
+/// The text that is translated and scored.
+#[derive(Args, Debug)]
+pub struct SetArgs {
+    /// Source file [default: the set of the model's configuration]
+    #[arg(long, value_name = "FILE")]
+    pub src: Option<PathBuf>,
+    /// Put this tag in front of each line of --src, as `tag` of the corpora does in training: the language to
+    /// translate into
+    #[arg(long, value_name = "TAG", requires = "src")]
+    pub tag: Option<String>,
+    /// Which languages.
+    #[command(flatten)]
+    pub languages: LanguageArgs,
+    /// Reference file; several files give several references per line
+    #[arg(long = "ref", num_args = 1.., value_name = "FILE")]
+    pub reference: Vec<PathBuf>,
+    /// Fetch data sets of the hub that the model's configuration names as its text, with your token
+    ///
+    /// Without this flag, a model, which may come from somebody else, may only have files read, and each one is
+    /// reported.
+    #[arg(long, conflicts_with = "src")]
+    pub trust_model_data: bool,
 }
 
 /// All flags that say how to translate.

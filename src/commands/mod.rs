@@ -23,6 +23,7 @@ mod tokenize;
 mod train;
 mod translate;
 mod trim;
+mod tune;
 
 use crate::cli::{Cli, Command};
 use crate::config::MOST_THREADS;
@@ -51,6 +52,7 @@ pub fn run(cli: &Cli) -> Result<()> {
         Command::Prepare(args) => prepare::run(args, common),
         Command::Distill(args) => distill::run(args, common),
         Command::Augment(args) => augment::run(args, common),
+        Command::Tune(args) => tune::run(args, common),
         Command::Eval(args) => eval::run(args, common),
         Command::Translate(args) => translate::run(args, common),
         Command::Score(args) => score::run(args, common),

@@ -18,7 +18,7 @@
 use std::cmp::Ordering;
 
 use super::history::{Finished, History, Node};
-use super::{Continuation, Ending, Hypothesis, SearchOptions, StepModel, StepRows};
+use super::{Continuation, Ending, Hypothesis, LengthPenalty, SearchOptions, StepModel, StepRows};
 use crate::error::Result;
 
 /// How the beam of a sentence is divided.
@@ -39,10 +39,34 @@ pub(super) fn search(
     options: &SearchOptions,
     groups: Groups,
 ) -> Result<Vec<Vec<Hypothesis>>> {
+    let (sentences, history) = run(model, options, groups, || Finished::new(options.length_penalty, groups.width))?;
+    Ok(sentences.into_iter().map(|beams| hypotheses(beams, &history)).collect())
+}
+
+/// The best hypothesis of each sentence by each of these length penalties: what [`search`] puts first with this penalty
+/// alone. The penalty decides neither which hypotheses are extended nor which finish, only when no further one matters.
+pub(super) fn best_by_each(
+    model: &mut dyn StepModel,
+    options: &SearchOptions,
+    width: usize,
+    penalties: &[LengthPenalty],
+) -> Result<Vec<Vec<Hypothesis>>> {
+    let groups = Groups { count: 1, width, penalty: 0.0 };
+    let (sentences, history) = run(model, options, groups, || Finished::best_by_each(penalties))?;
+    let best = |beams: Vec<Beam>| beams.into_iter().flat_map(|beam| beam.finished.hypotheses(&history)).collect();
+    Ok(sentences.into_iter().map(best).collect())
+}
+
+/// The groups of each sentence after the search; `finished` makes what each keeps its hypotheses in.
+fn run<'a>(
+    model: &mut dyn StepModel,
+    options: &'a SearchOptions,
+    groups: Groups,
+    finished: impl Fn() -> Finished,
+) -> Result<(Vec<Vec<Beam<'a>>>, History)> {
     let mut search = Search::new(model, options, groups);
-    let mut sentences: Vec<Vec<Beam>> = (0..options.sentences.len())
-        .map(|sentence| (0..groups.count).map(|_| Beam::new(sentence, options, groups.width)).collect())
-        .collect();
+    let beams = |sentence| (0..groups.count).map(|_| Beam::new(sentence, options, groups.width, finished())).collect();
+    let mut sentences: Vec<Vec<Beam>> = (0..options.sentences.len()).map(beams).collect();
     let mut batch = StepRows::default();
     let mut position = 0;
     loop {
@@ -59,7 +83,7 @@ pub(super) fn search(
             search.advance(beams, best, position)?;
         }
     }
-    Ok(sentences.into_iter().map(|beams| hypotheses(beams, &search.history)).collect())
+    Ok((sentences, search.history))
 }
 
 /// What the sentences of a search share.
@@ -174,7 +198,7 @@ struct Beam<'a> {
 }
 
 impl<'a> Beam<'a> {
-    fn new(sentence: usize, options: &'a SearchOptions, width: usize) -> Self {
+    fn new(sentence: usize, options: &'a SearchOptions, width: usize, finished: Finished) -> Self {
         let mut beam = Self {
             options,
             sentence,
@@ -183,7 +207,7 @@ impl<'a> Beam<'a> {
             live: vec![Live { node: History::ROOT, parent_row: sentence, log_prob: 0.0 }],
             next: Vec::with_capacity(width),
             first_row: 0,
-            finished: Finished::new(options.length_penalty, width),
+            finished,
         };
         if beam.max_length == 0 {
             beam.cut(0, Ending::MaxLength);

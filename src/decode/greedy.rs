@@ -1,11 +1,20 @@
 //! Greedy search: at each step the one most probable token.
 
-use super::{Hypothesis, SearchOptions, StepModel, StepRows};
+use super::{Hypothesis, LengthPenalty, SearchOptions, StepModel, StepRows};
 use crate::error::Result;
 
 /// Follows the most probable token of each sentence to the end token or the maximum length. One hypothesis a sentence;
 /// a finished sentence's row leaves the batch at once.
 pub(super) fn search(model: &mut dyn StepModel, options: &SearchOptions) -> Result<Vec<Vec<Hypothesis>>> {
+    best_by_each(model, options, &[options.length_penalty])
+}
+
+/// As [`search`], the same hypothesis for each length penalty, scored by it.
+pub(super) fn best_by_each(
+    model: &mut dyn StepModel,
+    options: &SearchOptions,
+    penalties: &[LengthPenalty],
+) -> Result<Vec<Vec<Hypothesis>>> {
     let (start, end) = (model.start_token(), model.end_token());
     let sentences = &options.sentences;
     let mut hypotheses = vec![Hypothesis::EMPTY; sentences.len()];
@@ -35,8 +44,10 @@ pub(super) fn search(model: &mut dyn StepModel, options: &SearchOptions) -> Resu
         }
         std::mem::swap(&mut live, &mut next);
     }
-    for hypothesis in &mut hypotheses {
-        hypothesis.score = options.length_penalty.score(hypothesis.log_prob, hypothesis.length());
-    }
-    Ok(hypotheses.into_iter().map(|hypothesis| vec![hypothesis]).collect())
+    let scored = |hypothesis: &Hypothesis, penalty: &LengthPenalty| {
+        let score = penalty.score(hypothesis.log_prob, hypothesis.length());
+        Hypothesis { score, ..hypothesis.clone() }
+    };
+    let by_each = |hypothesis: &Hypothesis| penalties.iter().map(|penalty| scored(hypothesis, penalty)).collect();
+    Ok(hypotheses.iter().map(by_each).collect())
 }

@@ -65,24 +65,27 @@ struct Kept {
     ending: Ending,
 }
 
-/// The best of the hypotheses that were set aside.
+/// The best of the hypotheses that were set aside, by one or more length penalties.
 pub(super) struct Finished {
-    penalty: LengthPenalty,
-    width: usize,
-    /// At most `width`, the best score first; among equal scores, the one set aside earlier.
-    kept: Vec<Kept>,
+    /// At least one.
+    rankings: Vec<Ranking>,
     /// Hypotheses that ended so far, kept or not.
     pub(super) ended: usize,
 }
 
 impl Finished {
-    /// Keeps at most `width`.
+    /// Keeps at most `width`, the best by one penalty.
     pub(super) fn new(penalty: LengthPenalty, width: usize) -> Self {
-        Self { penalty, width, kept: Vec::with_capacity(width + 1), ended: 0 }
+        Self { rankings: vec![Ranking::new(penalty, width)], ended: 0 }
+    }
+
+    /// Keeps the best one by each of these penalties.
+    pub(super) fn best_by_each(penalties: &[LengthPenalty]) -> Self {
+        Self { rankings: penalties.iter().map(|penalty| Ranking::new(*penalty, 1)).collect(), ended: 0 }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.kept.is_empty()
+        self.rankings[0].kept.is_empty()
     }
 
     /// Sets a hypothesis aside that ended with a token of log-probability `step`; its length counts the end.
@@ -97,32 +100,73 @@ impl Finished {
     }
 
     fn keep(&mut self, node: usize, end: Option<f32>, log_prob: f64, length: usize, ending: Ending) {
-        let score = self.penalty.score(log_prob, length);
-        let index = self.kept.partition_point(|kept| kept.score >= score);
-        self.kept.insert(index, Kept { node, end, log_prob, score, ending });
-        self.kept.truncate(self.width);
+        for ranking in &mut self.rankings {
+            let score = ranking.penalty.score(log_prob, length);
+            ranking.keep(Kept { node, end, log_prob, score, ending });
+        }
     }
 
-    /// The worst score that is kept.
+    /// The worst score that is kept by the first penalty.
     pub(super) fn worst(&self) -> Option<f64> {
-        self.kept.last().map(|kept| kept.score)
+        self.rankings[0].worst()
     }
 
     /// Whether a hypothesis of `length` tokens can displace a kept one, or a further one is kept, as long as it gets no
     /// longer than `longest`.
     pub(super) fn can_improve(&self, log_prob: f64, length: usize, longest: usize) -> bool {
-        let is_better = |worst: f64| self.penalty.best_attainable(log_prob, length + 1, longest) > worst;
-        self.kept.len() < self.width || self.worst().is_some_and(is_better)
+        self.rankings.iter().any(|ranking| ranking.can_improve(log_prob, length, longest))
     }
 
-    /// The kept ones that are not among `all` yet.
+    /// The kept ones, those of each penalty together, the best score first.
+    pub(super) fn hypotheses(self, history: &History) -> impl Iterator<Item = Hypothesis> {
+        self.rankings.into_iter().flat_map(|ranking| ranking.kept).map(|kept| kept.hypothesis(history))
+    }
+
+    /// As [`Self::hypotheses`], those that are not among `all` yet.
     pub(super) fn hypotheses_into(self, history: &History, all: &mut Vec<Hypothesis>) {
-        for Kept { node, end, log_prob, score, ending } in self.kept {
-            let (tokens, mut token_log_probs) = (history.tokens(node), history.log_probs(node));
-            token_log_probs.extend(end);
-            if !all.iter().any(|other| other.tokens == tokens && other.ending == ending) {
-                all.push(Hypothesis { tokens, token_log_probs, log_prob, score, ending });
+        for hypothesis in self.hypotheses(history) {
+            let Hypothesis { tokens, ending, .. } = &hypothesis;
+            if !all.iter().any(|other| other.tokens == *tokens && other.ending == *ending) {
+                all.push(hypothesis);
             }
         }
+    }
+}
+
+impl Kept {
+    fn hypothesis(self, history: &History) -> Hypothesis {
+        let Self { node, end, log_prob, score, ending } = self;
+        let (tokens, mut token_log_probs) = (history.tokens(node), history.log_probs(node));
+        token_log_probs.extend(end);
+        Hypothesis { tokens, token_log_probs, log_prob, score, ending }
+    }
+}
+
+/// The best hypotheses by one length penalty.
+struct Ranking {
+    penalty: LengthPenalty,
+    width: usize,
+    /// At most `width`, the best score first; among equal scores, the one set aside earlier.
+    kept: Vec<Kept>,
+}
+
+impl Ranking {
+    fn new(penalty: LengthPenalty, width: usize) -> Self {
+        Self { penalty, width, kept: Vec::with_capacity(width + 1) }
+    }
+
+    fn keep(&mut self, new: Kept) {
+        let index = self.kept.partition_point(|kept| kept.score >= new.score);
+        self.kept.insert(index, new);
+        self.kept.truncate(self.width);
+    }
+
+    fn worst(&self) -> Option<f64> {
+        self.kept.last().map(|kept| kept.score)
+    }
+
+    fn can_improve(&self, log_prob: f64, length: usize, longest: usize) -> bool {
+        let is_better = |worst: f64| self.penalty.best_attainable(log_prob, length + 1, longest) > worst;
+        self.kept.len() < self.width || self.worst().is_some_and(is_better)
     }
 }

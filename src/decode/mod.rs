@@ -61,7 +61,8 @@ pub const MAX_ALPHA: f64 = 50.0;
 
 /// One step of an autoregressive model over rows: the hypotheses of several sentences in one batch.
 ///
-/// A model starts with one row of state for each sentence, in order, and serves one search only.
+/// A model starts with one row of state for each sentence, in order. A step at position 0 begins the search, or another
+/// one for the same sentences.
 pub trait StepModel {
     /// Number of sentences this model was prepared for.
     fn sentences(&self) -> usize;
@@ -196,7 +197,7 @@ fn not_a_number() -> Error {
 }
 
 /// How hypotheses are chosen.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Strategy {
     /// Beam search; a width of 1 is greedy search.
     Beam {
@@ -216,15 +217,18 @@ pub enum Strategy {
     },
     /// Tokens drawn at random.
     Sample(Sampling),
+    /// What several beam searches would find.
+    Trials(Arc<Trials>),
 }
 
 /// What whoever translates has to know of a strategy, whichever it is.
 impl Strategy {
     /// The most rows that a sentence takes, and so the most hypotheses that it gets.
     pub fn rows(&self) -> usize {
-        match *self {
-            Self::Beam { width } | Self::Diverse { width, .. } => width,
+        match self {
+            Self::Beam { width } | Self::Diverse { width, .. } => *width,
             Self::Sample(sampling) => sampling.count,
+            Self::Trials(trials) => trials.widths.iter().copied().max().unwrap_or(0),
         }
     }
 
@@ -232,14 +236,14 @@ impl Strategy {
     fn is_ranked(&self) -> bool {
         match self {
             Self::Beam { .. } | Self::Diverse { .. } => true,
-            Self::Sample(_) => false,
+            Self::Sample(_) | Self::Trials(_) => false,
         }
     }
 
     /// Whether the model is asked for the probabilities of all tokens.
     fn asks_for_all(&self) -> bool {
         match self {
-            Self::Beam { .. } | Self::Diverse { .. } => false,
+            Self::Beam { .. } | Self::Diverse { .. } | Self::Trials(_) => false,
             Self::Sample(sampling) => sampling.asks_for_all(),
         }
     }
@@ -248,21 +252,22 @@ impl Strategy {
     fn takes_phrases(&self) -> bool {
         match self {
             Self::Beam { .. } => true,
-            Self::Diverse { .. } | Self::Sample(_) => false,
+            Self::Diverse { .. } | Self::Sample(_) | Self::Trials(_) => false,
         }
     }
 
     /// Checks that its options are in range.
     fn check(&self) -> Result<()> {
-        let (name, count) = match self {
-            Self::Beam { .. } | Self::Diverse { .. } => ("beam", self.rows()),
-            Self::Sample(_) => ("number of samples", self.rows()),
+        let (name, counts) = match self {
+            Self::Beam { .. } | Self::Diverse { .. } => ("beam", vec![self.rows()]),
+            Self::Sample(_) => ("number of samples", vec![self.rows()]),
+            Self::Trials(trials) => ("beam", trials.widths.clone()),
         };
-        if !(1..=MAX_BEAM).contains(&count) {
+        if let Some(count) = counts.iter().find(|count| !(1..=MAX_BEAM).contains(*count)) {
             return Err(Error::usage(format!("a {name} of {count} is not between 1 and {MAX_BEAM}")));
         }
         match *self {
-            Self::Beam { .. } => {}
+            Self::Beam { .. } | Self::Trials(_) => {}
             Self::Diverse { width, groups, penalty } => {
                 if groups == 0 || width % groups != 0 {
                     let error = Error::usage(format!("a beam of {width} cannot be split into {groups} equal groups"));
@@ -287,6 +292,30 @@ impl Strategy {
             }
         }
         Ok(())
+    }
+}
+
+/// Beam searches with several widths and length penalties. A sentence gets the best hypothesis of each: width by width,
+/// and for each width penalty by penalty. The search of a width serves all penalties.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trials {
+    /// Beam widths, each 1 to [`MAX_BEAM`].
+    pub widths: Vec<usize>,
+    /// Length penalties, at least one; that of the options does not count.
+    pub penalties: Vec<LengthPenalty>,
+}
+
+impl Trials {
+    fn search(&self, model: &mut dyn StepModel, options: &SearchOptions) -> Result<Vec<Vec<Hypothesis>>> {
+        let mut all = vec![Vec::new(); options.sentences.len()];
+        for width in &self.widths {
+            let found = match width {
+                1 => greedy::best_by_each(model, options, &self.penalties),
+                _ => beam::best_by_each(model, options, *width, &self.penalties),
+            }?;
+            all.iter_mut().zip(found).for_each(|(all, found)| all.extend(found));
+        }
+        Ok(all)
     }
 }
 
@@ -401,18 +430,19 @@ pub fn search(model: &mut dyn StepModel, options: &SearchOptions) -> Result<Vec<
         return Err(Error::failure(format!("the options of {given} sentences were given for {wanted}")));
     }
     let has_phrases = options.sentences.iter().any(|sentence| sentence.demands.must.is_some());
-    match options.strategy {
-        Strategy::Beam { width } if has_phrases => grid::search(model, options, width),
+    match &options.strategy {
+        Strategy::Beam { width } if has_phrases => grid::search(model, options, *width),
         _ if has_phrases => {
             let error = Error::usage("required phrases need beam search");
             Err(error.help("leave out the flags that ask for another search, such as --sample"))
         }
         Strategy::Beam { width: 1 } => greedy::search(model, options),
-        Strategy::Beam { width } => beam::search(model, options, beam::Groups { count: 1, width, penalty: 0.0 }),
-        Strategy::Diverse { width, groups, penalty } => {
+        &Strategy::Beam { width } => beam::search(model, options, beam::Groups { count: 1, width, penalty: 0.0 }),
+        &Strategy::Diverse { width, groups, penalty } => {
             beam::search(model, options, beam::Groups { count: groups, width: width / groups, penalty })
         }
-        Strategy::Sample(sampling) => sample::search(model, options, &sampling),
+        Strategy::Sample(sampling) => sample::search(model, options, sampling),
+        Strategy::Trials(trials) => trials.search(model, options),
     }
 }
 
@@ -431,8 +461,12 @@ impl SearchOptions {
     /// Names the flag of an option that is out of range; exit code 2.
     pub fn check(&self) -> Result<()> {
         self.strategy.check()?;
-        let LengthPenalty { alpha, .. } = self.length_penalty;
-        if !(-MAX_ALPHA..=MAX_ALPHA).contains(&alpha) {
+        let of_trials = match &self.strategy {
+            Strategy::Trials(trials) => &trials.penalties[..],
+            Strategy::Beam { .. } | Strategy::Diverse { .. } | Strategy::Sample(_) => &[],
+        };
+        let mut alphas = of_trials.iter().chain([&self.length_penalty]).map(|penalty| penalty.alpha);
+        if let Some(alpha) = alphas.find(|alpha| !(-MAX_ALPHA..=MAX_ALPHA).contains(alpha)) {
             return Err(Error::usage(format!(
                 "a length penalty of {alpha} is not between -{MAX_ALPHA} and {MAX_ALPHA}"
             )));

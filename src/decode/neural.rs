@@ -237,7 +237,6 @@ impl NeuralStep<'_> {
         answers: &mut [T],
         answer: impl Fn(usize, &mut [f32], Option<&[u32]>, &mut [T]) + Sync,
     ) -> Result<()> {
-        self.check(rows)?;
         let Rows { tokens, parents, sentences, .. } = *rows;
         let mut logits = match &mut self.state {
             Progress::Engine(session) => {
@@ -253,8 +252,15 @@ impl NeuralStep<'_> {
         Ok(())
     }
 
-    /// Fails if the rows are past the model's last position.
-    fn check(&self, rows: &Rows<'_>) -> Result<()> {
+    /// Prepares for a step: the first one begins a search. Fails if the rows are past the model's last position.
+    fn prepare(&mut self, rows: &Rows<'_>) -> Result<()> {
+        if rows.position == 0 {
+            match &mut self.state {
+                Progress::Engine(session) => session.restart(),
+                Progress::Device(session) => session.restart(),
+                Progress::Plain(_, state) => state.restart(),
+            }
+        }
         if rows.position < self.model.max_positions {
             return Ok(());
         }
@@ -281,7 +287,7 @@ impl StepModel for NeuralStep<'_> {
 
     fn step(&mut self, rows: &Rows<'_>, k: usize, best: &mut [Continuation]) -> Result<()> {
         let forbidden = &self.model.special.forbidden;
-        self.check(rows)?;
+        self.prepare(rows)?;
         if let Progress::Device(session) = &mut self.state {
             let Rows { tokens, parents, sentences, .. } = *rows;
             let (tokens, log_probs) =
@@ -297,6 +303,7 @@ impl StepModel for NeuralStep<'_> {
     }
 
     fn log_probs(&mut self, rows: &Rows<'_>, log_probs: &mut Vec<f32>) -> Result<()> {
+        self.prepare(rows)?;
         log_probs.resize(rows.len() * self.model.vocabulary, 0.0);
         self.run(rows, log_probs, |_, logits, tokens, log_probs| {
             let log_sum = log_sum_exp(logits);

@@ -60,6 +60,8 @@ impl Language {
 /// A [`StepModel`] of several sentences in one [`Language`].
 pub(super) struct Toy {
     pub language: Language,
+    /// Of each sentence: its number and its state before the start token.
+    initial: Vec<(usize, u64)>,
     /// Each row of the last step: its sentence and its state.
     rows: Vec<(usize, u64)>,
     sentences: usize,
@@ -70,8 +72,9 @@ pub(super) struct Toy {
 impl Toy {
     /// `keys` stand for the contents of the sentences.
     pub(super) fn new(language: &Language, keys: &[u64]) -> Self {
-        let rows = keys.iter().enumerate().map(|(i, &key)| (i, language.initial(key))).collect();
-        Self { language: language.clone(), rows, sentences: keys.len(), row_counts: Vec::new() }
+        let initial: Vec<_> = keys.iter().enumerate().map(|(i, &key)| (i, language.initial(key))).collect();
+        let (rows, sentences) = (initial.clone(), keys.len());
+        Self { language: language.clone(), initial, rows, sentences, row_counts: Vec::new() }
     }
 }
 
@@ -120,6 +123,10 @@ impl Toy {
     fn answers(&mut self, rows: &Rows<'_>) -> Vec<Vec<Continuation>> {
         assert!(!rows.is_empty() && rows.parents.len() == rows.len() && rows.sentences.len() == rows.len());
         assert!(rows.sentences.is_sorted(), "the rows of a sentence stand together");
+        if rows.position == 0 {
+            self.rows.clone_from(&self.initial);
+            self.row_counts.clear();
+        }
         assert_eq!(rows.position, self.row_counts.len());
         assert_eq!(rows.constraints.len(), rows.len());
         self.row_counts.push(rows.len());

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::DType;
 
-use super::arena::Arena;
+use super::arena::{Arena, Mark};
 use super::launch::{Exclusions, Heads, Past, Side};
 use super::pass::{Kept, Pass, check_side};
 use super::plan::{self, Inner, Plan};
@@ -120,6 +120,7 @@ impl InferenceEngine {
         let mut session = Session {
             engine: self,
             arena: spare.unwrap_or_else(|| Arena::new(engine.queue.clone())),
+            begun: Mark::default(),
             source: Side::NONE,
             cross: Vec::new(),
             steps: Address::NONE,
@@ -143,6 +144,7 @@ impl InferenceEngine {
             pass.engine.arena.release(mark);
             Ok(())
         })?;
+        session.begun = session.arena.mark();
         Ok(session)
     }
 }
@@ -151,6 +153,8 @@ impl InferenceEngine {
 pub struct Session<'a> {
     engine: &'a InferenceEngine,
     arena: Arena,
+    /// What was taken before the first step.
+    begun: Mark,
     source: Side,
     /// Keys and values of the source, by layer.
     cross: Vec<Address>,
@@ -178,6 +182,14 @@ impl Drop for Session<'_> {
 }
 
 impl Session<'_> {
+    /// Begins again with the same sentences.
+    pub fn restart(&mut self) {
+        // The device has done all steps: each of them waited for its results.
+        self.arena.release(self.begun);
+        self.ancestors = None;
+        self.position = 0;
+    }
+
     /// Extends rows; returns the logits of all tokens, a row after the other.
     pub fn logits(&mut self, step: &Step<'_>) -> Result<Vec<f32>> {
         let (rows, output) = (step.tokens.len(), self.engine.plan.output);
@@ -238,7 +250,7 @@ impl Session<'_> {
         pass: &mut Pass<'_>,
         step: &Step<'_>,
         excluded: &Excluded,
-    ) -> Result<(Address, Exclusions, super::arena::Mark)> {
+    ) -> Result<(Address, Exclusions, Mark)> {
         let plan = &self.engine.plan;
         let (rows, layers) = (step.tokens.len(), self.cross.len());
         let widths: Vec<usize> = plan.decoder.sublayers.iter().step_by(3).map(own_width).collect();

@@ -113,6 +113,13 @@ impl Engine {
 }
 
 impl Session<'_> {
+    /// Begins again with the same sentences.
+    pub fn restart(&mut self) {
+        self.cached.iter_mut().for_each(|cache| *cache = Cache::default());
+        self.ancestors.clear();
+        self.position = 0;
+    }
+
     /// Extends the ancestors: the rows of this step continue rows `parents` of the last one.
     fn advance(&mut self, parents: &[usize]) {
         let old = std::mem::take(&mut self.ancestors);

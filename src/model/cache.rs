@@ -125,6 +125,15 @@ pub struct State {
     position: usize,
 }
 
+impl State {
+    /// Begins again with the same sentences.
+    pub fn restart(&mut self) {
+        self.rows = None;
+        self.target.clear();
+        self.position = 0;
+    }
+}
+
 impl Decoder {
     /// Begins decoding a batch of encoded sentences.
     pub fn begin(&self, memory: &Memory) -> Result<State> {

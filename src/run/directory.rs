@@ -369,6 +369,18 @@ fn remove(run: &Folder, links: Links, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// Locks a run in which nothing may train meanwhile. A model that is no run needs no lock.
+///
+/// # Errors
+/// Something trains in it, or nothing can be written there.
+pub fn keep_from_training(run: &Path, tell: Tell<'_>) -> Result<Option<Lock>> {
+    if !is_writable(run) {
+        return Err(Error::failure("nothing can be written here").at(run));
+    }
+    let has_trained = [LOG_FILE, CHECKPOINTS].iter().any(|name| run.join(name).exists());
+    has_trained.then(|| lock(run, tell)).transpose()
+}
+
 /// The resolved configuration, which is on disk, but not in its place.
 fn staged_config(run: &Folder, config: &Config) -> Result<Staged> {
     let staged =

@@ -69,7 +69,7 @@ pub(super) fn run(args: &EvalArgs, common: &Common) -> Result<()> {
             named: train_text,
             training: &training,
             target: target.as_deref(),
-            trusts: args.trust_model_data,
+            trusts: args.set.trust_model_data,
         };
         let (frequencies, counted) = text.frequencies(&references[0], &bleu);
         Some(Report::new(&metrics, sources.as_deref(), &references, &systems, bleu, (&frequencies, counted))?)
@@ -82,7 +82,7 @@ pub(super) fn run(args: &EvalArgs, common: &Common) -> Result<()> {
 
 /// Refuses flags that contradict each other.
 fn refuse_contradictions(args: &EvalArgs, common: &Common, metrics: &[Box<dyn Metric>], test: Test) -> Result<()> {
-    let files = args.hyp.iter().chain(&args.reference).chain(&args.src);
+    let files = args.hyp.iter().chain(&args.set.reference).chain(&args.set.src);
     if files.filter(|path| *path == Path::new("-")).count() > 1 {
         return Err(Error::usage("only one of --src, --ref and --hyp can be stdin").help("name files for the others"));
     }

@@ -5,27 +5,23 @@ use std::sync::Arc;
 
 use super::perplexity::Perplexity;
 use crate::checkpoint;
-use crate::cli::{Common, EvalArgs, ModelsArgs};
+use crate::cli::{Common, EvalArgs, ModelsArgs, SetArgs};
 use crate::commands::shared::input::{shown_name, with_tag};
 use crate::commands::shared::languages;
 use crate::commands::shared::output::{Replacement, refuse_inputs, refuse_unwritable};
 use crate::commands::shared::suspicious::SuspiciousLines;
-use crate::commands::shared::tags::{self, Tags};
-use crate::commands::shared::{decoding, model};
+use crate::commands::shared::test_set::{OwnSet, Text, as_scored, check_counts, nothing_to_score, read_file};
+use crate::commands::shared::{decoding, model, tags};
 use crate::console::{Counted, note, progress_bar, tell, warning};
-use crate::data::corpus::{Side, read_all, tagged};
-use crate::data::tags::LanguageTags;
-use crate::data::text::lines::{LineFile, read_test_set, read_test_set_from};
-use crate::data::text::returns;
+use crate::data::CorpusLocation;
+use crate::data::corpus::Side;
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
-use crate::data::{CorpusLocation, SetConfig, texts};
 use crate::decode::source::Long;
 use crate::decode::translate::{TranslateOptions, Translator};
 use crate::error::{Error, Result};
-use crate::metrics::tokenize::is_whitespace;
 use crate::metrics::{BleuOptions, Tokenize};
-use crate::model_dir::{ModelFiles, trust};
+use crate::model_dir::ModelFiles;
 use crate::run::validator;
 
 /// A system's name and its translations.
@@ -51,7 +47,7 @@ pub(super) struct TestSet {
 
 /// Translations in files.
 pub(super) fn score_files(args: &EvalArgs) -> Result<TestSet> {
-    if args.src.is_some() && !args.report {
+    if args.set.src.is_some() && !args.report {
         let error = Error::usage("--src is not needed to score the translations given with --hyp");
         return Err(error.help("leave it out, or give --report"));
     }
@@ -66,18 +62,18 @@ pub(super) fn score_files(args: &EvalArgs) -> Result<TestSet> {
         }
         Ok(as_scored(&file))
     };
-    let references = args.reference.iter().map(scored).collect::<Result<Vec<_>>>()?;
-    if let (Some(file), Some([])) = (args.reference.first(), references.first().map(Vec::as_slice)) {
+    let references = args.set.reference.iter().map(scored).collect::<Result<Vec<_>>>()?;
+    if let (Some(file), Some([])) = (args.set.reference.first(), references.first().map(Vec::as_slice)) {
         return Err(nothing_to_score(file));
     }
     let aligned = |path: &PathBuf, lines: Vec<String>| -> Result<Vec<String>> {
-        check_counts(path, lines.len(), &args.reference, &references)?;
+        check_counts(path, lines.len(), &args.set.reference, &references)?;
         Ok(lines)
     };
     let system = |path: &PathBuf| Ok((path.display().to_string(), aligned(path, scored(path)?)?));
     let source = |path: &PathBuf| aligned(path, as_scored(&read_file(path)?));
     Ok(TestSet {
-        sources: args.src.as_ref().map(source).transpose()?,
+        sources: args.set.src.as_ref().map(source).transpose()?,
         systems: args.hyp.iter().map(system).collect::<Result<_>>()?,
         references,
         perplexity: None,
@@ -85,10 +81,6 @@ pub(super) fn score_files(args: &EvalArgs) -> Result<TestSet> {
         target: None,
         scoring: BleuOptions::default(),
     })
-}
-
-fn nothing_to_score(file: &Path) -> Error {
-    Error::failure("there are no lines to score").at(file).help("give a file with a sentence on each line")
 }
 
 /// The test set, translated by each of several models separately so that they can be compared.
@@ -109,7 +101,7 @@ pub(super) fn translate_apart(args: &EvalArgs, common: &Common) -> Result<TestSe
             Error::usage(what).help("leave it out, or write the ensemble's translations, and compare with --hyp")
         );
     }
-    if [&args.src].into_iter().flatten().chain(&args.reference).any(|path| path == Path::new("-")) {
+    if [&args.set.src].into_iter().flatten().chain(&args.set.reference).any(|path| path == Path::new("-")) {
         return Err(Error::usage("stdin can be read only once, but each model needs it").help("name a file"));
     }
     // Translating takes long: first make sure that there are models and that their test sets are the same.
@@ -118,7 +110,7 @@ pub(super) fn translate_apart(args: &EvalArgs, common: &Common) -> Result<TestSe
         let named = crate::model_dir::directory(Some(model), common.offline, &tell)?;
         let directory = checkpoint::directory_and_step(&named).0;
         crate::model_dir::config_of(directory)?;
-        if let Some(tag) = &args.tag {
+        if let Some(tag) = &args.set.tag {
             knows_tag |= !tags::is_read_as_text(tag, &Tokenizers::load(directory)?.source);
         }
     }
@@ -182,9 +174,9 @@ impl Task {
     /// Finds the model and the text, without reading weights. `another_knows_tag`: another model of the comparison
     /// knows `--tag`.
     fn find(args: &EvalArgs, models: &ModelsArgs, another_knows_tag: bool, common: &Common) -> Result<Self> {
-        if args.src.is_some() == args.reference.is_empty() {
-            let error =
-                Error::usage(if args.src.is_some() { "--src without --ref" } else { "--ref without --hyp or --src" });
+        let SetArgs { src, reference, tag, languages, .. } = &args.set;
+        if src.is_none() && !reference.is_empty() {
+            let error = Error::usage("--ref without --hyp or --src");
             return Err(error.help(
                 "to score existing translations, name them with --hyp; to translate and score, give --src and --ref, \
                  or neither for the model's test set",
@@ -196,13 +188,13 @@ impl Task {
         }
         let (mut model, mut others) = model::load_all(models, common)?;
         let options = decoding::translate_options(&args.decode, None, (&model, &others), common)?;
-        if let (None, Some(test)) = (&args.src, &model.config.data.test) {
+        if let (None, Some(test)) = (src, &model.config.data.test) {
             let own = test.languages.clone();
             let all = std::iter::once(&mut model).chain(&mut others);
             languages::state(own, "data.test", all)?;
         }
         let all = std::iter::once(&mut model).chain(&mut others);
-        let tag = languages::choose(&args.languages, args.tag.as_deref(), all)?;
+        let tag = languages::choose(languages, tag.as_deref(), all)?;
         let tag = tag.as_deref().filter(|tag| {
             // It would read it as text.
             let is_without = another_knows_tag && tags::is_read_as_text(tag, &model.tokenizers.source);
@@ -211,7 +203,8 @@ impl Task {
             }
             !is_without
         });
-        let text = Text::find(args, tag, &model, common)?;
+        let own = OwnSet { key: "data.test", name: "test set", set: model.config.data.test.as_ref() };
+        let text = Text::find(&args.set, &own, tag, &model, common)?;
         let of_models = crate::model_dir::files_of(&model, &others);
         let inputs = text.reference.iter().chain([&text.source]).chain(&args.decode.shortlist).chain(&args.train_text);
         let of_data: Vec<PathBuf> = model.config.data.locations().flat_map(CorpusLocation::sides).collect();
@@ -272,75 +265,6 @@ fn plain(tokenizer: &Tokenizer, lines: &[String]) -> Vec<String> {
     lines.iter().map(|line| tokenizer.plain(line).into_owned()).collect()
 }
 
-/// A test set that a model will translate, and its files.
-struct Text {
-    source: PathBuf,
-    reference: Vec<PathBuf>,
-    sources: Vec<String>,
-    /// The tag in front of each source.
-    tag: Option<String>,
-    /// As they are scored.
-    references: Vec<Vec<String>>,
-    /// The first reference as training would read it.
-    predicted: Vec<String>,
-}
-
-impl Text {
-    /// Reads the test set of the flags, else that of the model's configuration.
-    fn find(args: &EvalArgs, tag: Option<&str>, model: &ModelFiles, common: &Common) -> Result<Self> {
-        let of_flag = tag;
-        let SetConfig { location, tag, languages, .. } = match (&args.src, &model.config.data.test) {
-            (Some(source), _) => {
-                let reference = args.reference.first().cloned().unwrap_or_default();
-                SetConfig { tag: of_flag.map(str::to_owned), ..CorpusLocation::files(source, reference).into() }
-            }
-            (None, Some(test)) => {
-                trust::check(&test.location, "test set", args.trust_model_data, &tell)?;
-                test.clone()
-            }
-            (None, None) => {
-                let error = Error::usage("the model's configuration names no test set").at(model.directory());
-                return Err(error.help("give --src FILE and --ref FILE"));
-            }
-        };
-        let tag = match &model.tokenizers.source {
-            // Its reader adds them.
-            tokenizer if !tokenizer.languages().is_empty() => tag,
-            tokenizer => {
-                let languages = languages.each_ref().map(Option::as_deref);
-                let [tag, _] = LanguageTags::of(tokenizer).tags("data.test", tag.as_deref(), languages)?;
-                tag
-            }
-        };
-        let [source, reference] = location.sides();
-        let reference = if args.reference.is_empty() { vec![reference] } else { args.reference.clone() };
-        let (sources, references, predicted) = match &location {
-            CorpusLocation::Files { .. } => {
-                let files = reference.iter().map(|path| read_file(path)).collect::<Result<Vec<_>>>()?;
-                let predicted = files.first().map(as_trained).unwrap_or_default();
-                // As in validation, a byte order mark is no part of the text.
-                let references = files.iter().map(|file| file.iter().map(trimmed).collect());
-                (as_trained(&read_file(&source)?), references.collect(), predicted)
-            }
-            CorpusLocation::Tsv { .. } | CorpusLocation::Hub(_) => {
-                let text = texts::find_one(&location, common.offline)?.open(1.0, &tell)?;
-                let (sources, references): (Vec<_>, Vec<_>) = read_all(&*text)?.into_iter().unzip();
-                (sources, vec![references.iter().map(|line| trimmed(line)).collect()], references)
-            }
-        };
-        let tokenizer = &model.tokenizers.source;
-        tags::check_flag(of_flag, tokenizer)?;
-        let mut tags = Tags::new(tokenizer, tag.as_deref());
-        sources.iter().for_each(|line| tags.count(&tagged(tag.as_deref(), line)));
-        tags.warnings().into_iter().for_each(warning);
-        check_counts(&source, sources.len(), &reference, &references)?;
-        if sources.is_empty() {
-            return Err(nothing_to_score(&source));
-        }
-        Ok(Self { source, reference, sources, tag, references, predicted })
-    }
-}
-
 /// Translates the sources, and writes the translations to a file if the flags name one.
 fn translations(
     translator: &Translator,
@@ -361,51 +285,4 @@ fn translations(
         file.finish()?;
     }
     Ok(translations)
-}
-
-/// A file, or stdin.
-fn read_file(path: &Path) -> Result<LineFile> {
-    let file = match path == Path::new("-") {
-        true => read_test_set_from(std::io::stdin(), Path::new("stdin")),
-        false => read_test_set(path),
-    }?;
-    if let Some(odd) = file.returns() {
-        warning(returns::warning(shown_name(path), odd));
-    }
-    Ok(file)
-}
-
-/// Lines as training and translation read them.
-fn as_trained(file: &LineFile) -> Vec<String> {
-    file.iter().map(str::to_owned).collect()
-}
-
-/// Lines as sacrebleu reads them: a byte order mark stays part of the first, white space at the end does not.
-fn as_scored(file: &LineFile) -> Vec<String> {
-    let mut lines: Vec<String> = file.iter().map(trimmed).collect();
-    if let (true, Some(first)) = (file.byte_order_mark, lines.first_mut()) {
-        first.insert(0, '\u{FEFF}');
-    }
-    lines
-}
-
-/// Removes white space at the end of a line, as sacrebleu does.
-fn trimmed(line: &str) -> String {
-    line.trim_end_matches(is_whitespace).to_owned()
-}
-
-/// Checks that every reference has as many lines as the text to score.
-fn check_counts(path: &Path, lines: usize, reference_paths: &[PathBuf], references: &[Vec<String>]) -> Result<()> {
-    for (reference, reference_lines) in reference_paths.iter().zip(references) {
-        if reference_lines.len() != lines {
-            let s = if lines == 1 { "" } else { "s" };
-            let [path, reference] = [path, reference].map(|path| match path.to_str() {
-                Some("-") => "stdin".into(),
-                _ => path.to_string_lossy(),
-            });
-            let what = format!("{path} has {lines} line{s}, but {reference} has {}", reference_lines.len());
-            return Err(Error::failure(what).help("translations, sources and references must be aligned line by line"));
-        }
-    }
-    Ok(())
 }

@@ -5,6 +5,7 @@
 //! | [`arguments`], [`model`] | runs and models that flags ask for |
 //! | [`input`], [`output`], [`answered`] | lines in, results out, and how far a command has come |
 //! | [`reserved`] | names that no output may take |
+//! | [`test_set`] | sources and references, of flags or of a model's configuration |
 //! | [`requests`] | lines to translate, with what is demanded of each |
 //! | [`pairs`] | sources and translations, side by side |
 //! | [`decoding`] | a translator and its options, from flags |
@@ -30,3 +31,4 @@ pub(super) mod signals;
 pub(super) mod suspicious;
 pub(super) mod synthesis;
 pub(super) mod tags;
+pub(super) mod test_set;

@@ -127,7 +127,7 @@ proptest! {
             let expected = if width == 1 { vec![plain.greedy()] } else { plain.beam(1, width, 0.0) };
             prop_assert_eq!(found, expected);
         }
-        options.strategy = strategy;
+        options.strategy = strategy.clone();
         for (sentence, found) in options.sentences.iter().zip(run(&language, &options)) {
             let plain = Plain { language: &language, options: &options, sentence, avoid: avoided };
             for Hypothesis { tokens, ending, .. } in found {

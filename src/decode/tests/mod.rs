@@ -13,7 +13,7 @@ use plain::{Plain, hypothesis, written};
 use super::toy::{END, Language, Toy};
 use super::{
     Characters, Continuation, Demands, Ending, Hypothesis, LengthPenalty, MAX_BEAM, PenaltyKind, Prediction, Rows,
-    Sampling, SearchOptions, Sentence, StepModel, Strategy as Search, beam, force, greedy, predict, search,
+    Sampling, SearchOptions, Sentence, StepModel, Strategy as Search, Trials, beam, force, greedy, predict, search,
 };
 use crate::error::Result;
 
@@ -143,6 +143,27 @@ proptest! {
         }
     }
 
+    /// One search of a width gives for each penalty what a search with this penalty alone puts first.
+    #[test]
+    fn trials_give_what_each_search_gives(
+        (language, mut options) in problems(),
+        widths in prop::collection::vec(1..6usize, 1..4),
+        penalties in prop::collection::vec(penalties(), 1..6),
+    ) {
+        let trials = Trials { widths, penalties };
+        options.strategy = Search::Trials(Arc::new(trials.clone()));
+        let found = run(&language, &options);
+        let mut expected = vec![Vec::new(); options.sentences.len()];
+        for &width in &trials.widths {
+            for &length_penalty in &trials.penalties {
+                let alone = SearchOptions { strategy: Search::Beam { width }, length_penalty, ..options.clone() };
+                let best = run(&language, &alone).into_iter().map(|mut n_best| n_best.swap_remove(0));
+                expected.iter_mut().zip(best).for_each(|(all, best)| all.push(best));
+            }
+        }
+        prop_assert_eq!(found, expected);
+    }
+
     /// The hypotheses of a search score the same in forced decoding.
     #[test]
     fn forced_scores_are_those_of_the_search((language, options) in problems()) {
@@ -194,7 +215,7 @@ proptest! {
 
     #[test]
     fn a_batch_gives_what_each_sentence_gives_alone((language, mut options) in problems(), strategy in strategies()) {
-        options.strategy = strategy;
+        options.strategy = strategy.clone();
         for (sentence, together) in options.sentences.iter().zip(run(&language, &options)) {
             let alone = SearchOptions { sentences: vec![sentence.clone()], ..options.clone() };
             prop_assert_eq!(run(&language, &alone), vec![together]);
@@ -219,7 +240,7 @@ proptest! {
     fn hypotheses_keep_to_their_constraints_and_are_rightly_scored(
         (language, mut options) in problems(), strategy in strategies()
     ) {
-        options.strategy = strategy;
+        options.strategy = strategy.clone();
         for (sentence, n_best) in options.sentences.iter().zip(run(&language, &options)) {
             let plain = Plain { language: &language, options: &options, sentence, avoid: &[] };
             if let Search::Beam { width } | Search::Diverse { width, .. } = strategy {

@@ -82,7 +82,8 @@ impl TranslateOptions {
     }
 
     pub(in crate::decode) fn search(&self, sentences: Vec<Sentence>, characters: Arc<Characters>) -> SearchOptions {
-        let Self { strategy, length_penalty, patience, no_repeat_ngram, .. } = *self;
+        let Self { length_penalty, patience, no_repeat_ngram, .. } = *self;
+        let strategy = self.strategy.clone();
         SearchOptions { strategy, length_penalty, patience, no_repeat_ngram, characters, sentences }
     }
 
