@@ -23,7 +23,7 @@
 //! - the model: [`ops`] (kernels, parameters), [`model`]; text: [`data`]; both on disk: [`checkpoint`]
 //! - translation: [`infer`] (on the processor), [`gpu`] (on NVIDIA's), [`decode`] (search); training: [`train`]
 //! - [`config`], which is made of the sections that the modules below define, each its own
-//! - [`interop`] (models of other programs), [`report`] (pages and pictures)
+//! - [`interop`] (models of other programs), [`comet`] (neural metrics), [`report`] (pages and pictures)
 //! - on disk: [`model_dir`] (models, also of the hub), [`synthetic`] (training text made by models), [`run`] (training
 //!   runs); [`starter`] (first configurations)
 //! - the program: [`cli`], [`commands`]
@@ -37,6 +37,7 @@ pub mod allocator;
 pub mod checkpoint;
 mod choice;
 pub mod cli;
+pub mod comet;
 pub mod commands;
 pub mod config;
 pub mod console;

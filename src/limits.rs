@@ -50,6 +50,12 @@ pub(crate) const STATE_BYTES: u64 = 64 << 20;
 pub(crate) const POINTER_BYTES: u64 = 256;
 /// Bytes of each of the small files that go with the weights of other programs' models.
 pub(crate) const IMPORTED_BYTES: u64 = 1 << 26;
+/// Bytes of the pickle in a checkpoint of PyTorch: the names of a thousand tensors take some 100 kB.
+pub(crate) const PICKLE_BYTES: u64 = 1 << 24;
+/// Values that a pickle may repeat, each repetition counted; of a thousand tensors some ten thousand.
+pub(crate) const PICKLE_COPIES: usize = 1 << 20;
+/// How deeply its values nest; those of a checkpoint need about 8.
+pub(crate) const PICKLE_DEPTH: usize = 32;
 
 // Limits on the answers of the hub, a mirror or a storage behind it.
 

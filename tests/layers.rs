@@ -34,6 +34,7 @@ const ORDER: &[&str] = &[
     "train",
     "config",
     "interop",
+    "comet",
     "report",
     "model_dir",
     "synthetic",

@@ -152,7 +152,7 @@ impl Session<'_> {
         }
         self.advance(parents);
         let allowed = self.allowed.as_ref();
-        let (width, per_row) = (self.engine.cached_width(), answers.len() / rows);
+        let (width, per_row) = (self.engine.common.cached_width(), answers.len() / rows);
         let (mut past, mut new) = (Vec::with_capacity(self.cached.len()), Vec::with_capacity(self.cached.len()));
         for layer in &mut self.cached {
             let (before, last) = layer.push(rows * width);
@@ -199,32 +199,32 @@ impl Step<'_> {
     /// Leaves the decoder's states of a block of rows in `work.x`.
     fn block(&self, block: Range<usize>, work: &mut Workspace) {
         let (engine, sharing) = (self.engine, self.sharing);
-        let d = engine.config.d_model;
+        let d = engine.common.config.d_model;
         work.x.clear();
         work.x.resize(block.len() * d, 0.0);
         for (x, &token) in work.x.chunks_exact_mut(d).zip(&self.tokens[block.clone()]) {
-            engine.embed(&engine.target_table, &engine.decoder, token, self.position, x);
+            engine.common.embed(engine.table(&engine.target_table), &engine.decoder, token, self.position, x);
         }
-        engine.normalise(engine.decoder.embedding_norm.as_ref(), work);
+        engine.common.normalise(engine.decoder.embedding_norm.as_ref(), work);
         for (index, layer) in engine.decoder.layers.iter().enumerate() {
             let attention = &layer.attention;
-            engine.sublayer(&attention.norm, &attention.output.bias, work, |input, h, wide, heads| {
+            engine.common.sublayer(&attention.norm, &attention.output.bias, work, |input, h, wide, heads| {
                 let packed = grown(wide, block.len() * attention.query_key_value.width());
                 attention.query_key_value.apply(input, packed, sharing);
                 let heads = self.self_attention(index, block.clone(), packed, heads);
                 attention.output.product(heads, h, sharing);
             });
             if let Some(cross) = &layer.cross {
-                engine.sublayer(&cross.norm, &cross.output.bias, work, |input, h, wide, heads| {
+                engine.common.sublayer(&cross.norm, &cross.output.bias, work, |input, h, wide, heads| {
                     let queries = grown(wide, block.len() * cross.query.width());
                     cross.query.apply(input, queries, sharing);
                     let heads = self.cross_attention(index, block.clone(), queries, heads);
                     cross.output.product(heads, h, sharing);
                 });
             }
-            engine.feed_forward(&layer.feed_forward, work, sharing);
+            engine.common.feed_forward(&layer.feed_forward, work, sharing);
         }
-        engine.normalise(engine.decoder.final_norm.as_ref(), work);
+        engine.common.normalise(engine.decoder.final_norm.as_ref(), work);
     }
 
     /// From the states of a block of rows in `work.x` to their logits, and from these to the answers: see
@@ -236,7 +236,7 @@ impl Step<'_> {
         answers: &mut [T],
         answer: &impl Fn(usize, &mut [f32], Option<&[u32]>, &mut [T]),
     ) {
-        let d = self.engine.config.d_model;
+        let d = self.engine.common.config.d_model;
         // Few rows at a time, so that their logits stay in a thread's cache, but more in wider models, since the whole
         // matrix is read each time.
         let chunk = (d / 10).max(1).next_multiple_of(12);
@@ -269,11 +269,11 @@ impl Step<'_> {
         packed: &mut [f32],
         heads: &'a mut Vec<f32>,
     ) -> &'a [f32] {
-        let config = &self.engine.config;
+        let config = &self.engine.common.config;
         let shape = [config.heads, config.d_k, config.d_v];
-        let (keys, cached) = (shape[0] * shape[1], self.engine.cached_width());
+        let (keys, cached) = (shape[0] * shape[1], self.engine.common.cached_width());
         let width = keys + cached;
-        if let Some(rotary) = &self.engine.rotary {
+        if let Some(rotary) = &self.engine.common.rotary {
             // One position per step, queries and keys side by side.
             rotary.turn(packed, width, 2 * shape[0], self.position, 1);
         }
@@ -301,9 +301,9 @@ impl Step<'_> {
         queries: &[f32],
         heads: &'a mut Vec<f32>,
     ) -> &'a [f32] {
-        let config = &self.engine.config;
+        let config = &self.engine.common.config;
         let shape = [config.heads, config.d_k, config.d_v];
-        let (keys, cached) = (shape[0] * shape[1], self.engine.cached_width());
+        let (keys, cached) = (shape[0] * shape[1], self.engine.common.cached_width());
         let out = grown(heads, block.len() * shape[0] * shape[2]);
         let (mut seen, mut scores) = (Vec::new(), Vec::new());
         let rows = queries.chunks_exact(keys).zip(out.chunks_exact_mut(shape[0] * shape[2]));

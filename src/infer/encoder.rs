@@ -1,12 +1,18 @@
-//! Sources: from tokens to the keys and values that decoders attend to.
+//! The encoder: from tokens to states, and of a translator to the keys and values that its decoder attends to.
 
 use std::ops::Range;
 
 use rayon::prelude::*;
 
 use super::attention::attend_row;
-use super::{Engine, Sharing, Workspace, blocks, grown};
+use super::weights::Weight;
+use super::{Common, ComputeType, Engine, Lookup, Sharing, Stack, Workspace, blocks, grown};
+use crate::error::Result;
+use crate::model::ModelConfig;
 use crate::ops::memory::{Scratch, SharedRows};
+
+/// Rows of a block: enough for fast products, and few enough that its activations stay in a thread's cache.
+const BLOCK_ROWS: usize = 96;
 
 /// Encoded sentences, without padding: sentence i has the rows `starts[i]..starts[i + 1]`.
 #[derive(Debug)]
@@ -19,24 +25,23 @@ pub struct Source {
 impl Engine {
     /// Encodes sentences. Each is the ids of its tokens, including the end of the sentence.
     pub fn encode(&self, sentences: &[&[u32]]) -> Source {
-        /// Rows of a block: enough for fast products, and few enough that its activations stay in a thread's cache.
-        const BLOCK_ROWS: usize = 96;
         let lengths: Vec<usize> = sentences.iter().map(|sentence| sentence.len()).collect();
         let mut starts = vec![0];
         starts.extend(lengths.iter().scan(0, |sum, length| {
             *sum += length;
             Some(*sum)
         }));
-        let (rows, width) = (starts[sentences.len()], self.cached_width());
+        let (rows, width) = (starts[sentences.len()], self.common.cached_width());
         // Rounded to few different sizes, so that buffers are reused for other sentences.
         let buffer = || Scratch::new((rows * width).next_power_of_two());
         let mut cached: Vec<Scratch> = self.decoder.layers.iter().map(|_| buffer()).collect();
         let shared: Vec<SharedRows> =
             cached.iter_mut().map(|layer| SharedRows::new(&mut layer[..rows * width], width)).collect();
         let (blocks, sharing) = blocks(&lengths, BLOCK_ROWS);
+        let side = Side { common: &self.common, table: self.table(&self.source_table), stack: &self.encoder };
         let encode = |block: Range<usize>| {
             let mut work = Workspace::default();
-            self.encode_block(&sentences[block.clone()], &mut work, sharing);
+            side.encode_block(&sentences[block.clone()], &mut work, sharing, |_, _| ());
             let range = starts[block.start]..starts[block.end];
             for (layer, shared) in self.decoder.layers.iter().zip(&shared) {
                 let Some(cross) = &layer.cross else { continue };
@@ -50,32 +55,101 @@ impl Engine {
         }
         Source { starts, cached }
     }
+}
 
-    /// Leaves the encoder's states in `work.x`.
-    fn encode_block(&self, sentences: &[&[u32]], work: &mut Workspace, sharing: Sharing) {
-        let d = self.config.d_model;
+/// An encoder alone, ready to compute states with.
+#[derive(Debug)]
+pub struct Encoder {
+    common: Common,
+    /// [V, D].
+    table: Weight,
+    stack: Stack,
+}
+
+impl Encoder {
+    /// From a configuration and the parameters of its encoder by name.
+    ///
+    /// # Errors
+    /// A parameter cannot be read.
+    pub fn new(config: &ModelConfig, parameters: &Lookup<'_>, precision: ComputeType) -> Result<Self> {
+        Ok(Self {
+            common: Common::new(config),
+            table: Weight::new(parameters, &["source_embedding.weight"], config.d_model, precision)?,
+            stack: Stack::new(config, parameters, "encoder", precision)?,
+        })
+    }
+
+    /// Runs sentences, given as token ids, through all layers, a block of them at a time. For each block, `begin` gets
+    /// its sentences; `look` gets what that returned, and the states [rows, D] after the embedding (0) and after each
+    /// layer (1 and so on). The result has what `begin` returned, by block, in order.
+    pub fn states<T: Send>(
+        &self,
+        sentences: &[&[u32]],
+        begin: impl Fn(Range<usize>) -> T + Sync,
+        look: impl Fn(&mut T, usize, &[f32]) + Sync,
+    ) -> Vec<T> {
+        let lengths: Vec<usize> = sentences.iter().map(|sentence| sentence.len()).collect();
+        let (blocks, sharing) = blocks(&lengths, BLOCK_ROWS);
+        let side = Side { common: &self.common, table: &self.table, stack: &self.stack };
+        let encode = |block: Range<usize>| {
+            let (mut work, mut of_block) = (Workspace::default(), begin(block.clone()));
+            side.encode_block(&sentences[block], &mut work, sharing, |layer, states| {
+                look(&mut of_block, layer, states)
+            });
+            of_block
+        };
+        match sharing {
+            Sharing::Columns => blocks.into_iter().map(encode).collect(),
+            Sharing::Alone => blocks.into_par_iter().with_max_len(1).map(encode).collect(),
+        }
+    }
+}
+
+/// The encoder of an [`Engine`] or an [`Encoder`].
+struct Side<'a> {
+    common: &'a Common,
+    table: &'a Weight,
+    stack: &'a Stack,
+}
+
+impl Side<'_> {
+    /// Leaves the encoder's states in `work.x`. `look` gets the states after the embedding (0) and after each layer.
+    fn encode_block(
+        &self,
+        sentences: &[&[u32]],
+        work: &mut Workspace,
+        sharing: Sharing,
+        mut look: impl FnMut(usize, &[f32]),
+    ) {
+        let Self { common, stack, .. } = *self;
+        let config = &common.config;
+        let d = config.d_model;
         let rows: usize = sentences.iter().map(|sentence| sentence.len()).sum();
         work.x.clear();
         work.x.resize(rows * d, 0.0);
         let tokens = sentences.iter().flat_map(|sentence| sentence.iter().enumerate());
         for (x, (position, &token)) in work.x.chunks_exact_mut(d).zip(tokens) {
-            self.embed(&self.source_table, &self.encoder, token, position, x);
+            common.embed(self.table, stack, token, position, x);
         }
-        self.normalise(self.encoder.embedding_norm.as_ref(), work);
-        for layer in &self.encoder.layers {
+        common.normalise(stack.embedding_norm.as_ref(), work);
+        look(0, &work.x);
+        for (number, layer) in stack.layers.iter().enumerate() {
             let attention = &layer.attention;
-            self.sublayer(&attention.norm, &attention.output.bias, work, |input, h, wide, heads| {
+            common.sublayer(&attention.norm, &attention.output.bias, work, |input, h, wide, heads| {
                 let packed = grown(wide, rows * attention.query_key_value.width());
                 attention.query_key_value.apply(input, packed, sharing);
-                let heads = grown(heads, rows * self.config.heads * self.config.d_v);
-                self.attend_sentences(sentences, packed, heads);
+                let heads = grown(heads, rows * config.heads * config.d_v);
+                common.attend_sentences(sentences, packed, heads);
                 attention.output.product(heads, h, sharing);
             });
-            self.feed_forward(&layer.feed_forward, work, sharing);
+            common.feed_forward(&layer.feed_forward, work, sharing);
+            look(number + 1, &work.x);
         }
-        self.normalise(self.encoder.final_norm.as_ref(), work);
+        common.normalise(stack.final_norm.as_ref(), work);
     }
+}
 
+impl Common {
     /// Attention of every row of a sentence to all of its rows. packed: queries, keys and values side by side.
     fn attend_sentences(&self, sentences: &[&[u32]], packed: &mut [f32], out: &mut [f32]) {
         let shape = [self.config.heads, self.config.d_k, self.config.d_v];

@@ -5,6 +5,7 @@
 //!   .encode         sentences -> Source: keys and values of the  encoder.rs
 //!                   cross-attention of every layer
 //!   .begin, .step   Session: one token for every live row        decoder.rs
+//! Encoder           the encoder alone: states of every layer     encoder.rs
 //! ```
 //!
 //! It computes the same as [`crate::model`], without gradients, and tests compare the two. It is fast because it never
@@ -24,7 +25,7 @@ mod weights;
 use std::ops::Range;
 
 pub use decoder::Session;
-pub use encoder::Source;
+pub use encoder::{Encoder, Source};
 
 use crate::error::Result;
 use crate::model::positions::{self, PositionKind};
@@ -39,7 +40,7 @@ use weights::{FeedForward, Layer, Linear, Weight};
 /// A model's weights, ready to translate with.
 #[derive(Debug)]
 pub struct Engine {
-    config: ModelConfig,
+    common: Common,
     /// Source embedding, [V, D]; `None` where it shares the matrix of the output projection.
     source_table: Option<Weight>,
     /// Target embedding, [V, D]; `None` as for the source.
@@ -47,6 +48,12 @@ pub struct Engine {
     encoder: Stack,
     decoder: Stack,
     output: Linear,
+}
+
+/// What encoder and decoder have in common.
+#[derive(Debug)]
+struct Common {
+    config: ModelConfig,
     rotary: Option<Rotary>,
 }
 
@@ -136,24 +143,6 @@ impl Engine {
     /// # Errors
     /// A parameter cannot be read.
     pub fn new(config: &ModelConfig, parameters: &Lookup<'_>, precision: ComputeType) -> Result<Self> {
-        let table = |stack: &str| -> Result<Vec<f32>> {
-            match config.positions {
-                PositionKind::Learned => Ok(parameters(&layout::positions_table(stack))?.floats()),
-                PositionKind::Sinusoidal | PositionKind::Rotary => Ok(positions::fixed(config)),
-            }
-        };
-        let stack = |name: &str, layers: usize, cross: bool| -> Result<Stack> {
-            let layer = |i| Layer::new(config, parameters, &format!("{name}.layers.{i}"), cross, precision);
-            let norm = |is_there: bool, norm: &str| {
-                is_there.then(|| Norm::new(config, parameters, &format!("{name}.{norm}"))).transpose()
-            };
-            Ok(Stack {
-                layers: (0..layers).map(layer).collect::<Result<_>>()?,
-                embedding_norm: norm(config.embedding_norm, "embedding_norm")?,
-                final_norm: norm(config.final_norm, "norm")?,
-                positions: table(name)?,
-            })
-        };
         let output = layout::output_table(config.tie);
         let table = |name: &str| -> Result<Option<Weight>> {
             if name == output {
@@ -171,13 +160,12 @@ impl Engine {
             precision,
         )?;
         Ok(Self {
-            config: config.clone(),
+            common: Common::new(config),
             source_table: table("source_embedding.weight")?,
             target_table: table(layout::target_table(config.tie))?,
-            encoder: stack("encoder", config.encoder_layers, false)?,
-            decoder: stack("decoder", config.decoder_layers, true)?,
+            encoder: Stack::new(config, parameters, "encoder", precision)?,
+            decoder: Stack::new(config, parameters, "decoder", precision)?,
             output,
-            rotary: positions::rotary(config),
         })
     }
 
@@ -188,12 +176,45 @@ impl Engine {
 
     /// The longest sequence that the positions allow.
     pub fn max_positions(&self) -> usize {
-        self.config.max_length
+        self.common.config.max_length
     }
 
     /// The number of rows that keeps all threads busy; more are not faster.
     pub fn rows(&self) -> usize {
         decoder::BLOCK_ROWS * rayon::current_num_threads()
+    }
+
+    /// The table of an embedding, which may be that of the output projection.
+    fn table<'a>(&'a self, own: &'a Option<Weight>) -> &'a Weight {
+        own.as_ref().unwrap_or(&self.output.weight)
+    }
+}
+
+impl Stack {
+    /// The encoder or the decoder, by its name.
+    fn new(config: &ModelConfig, parameters: &Lookup<'_>, name: &str, precision: ComputeType) -> Result<Self> {
+        let is_decoder = name == "decoder";
+        let layers = if is_decoder { config.decoder_layers } else { config.encoder_layers };
+        let layer = |i| Layer::new(config, parameters, &format!("{name}.layers.{i}"), is_decoder, precision);
+        let norm = |is_there: bool, norm: &str| {
+            is_there.then(|| Norm::new(config, parameters, &format!("{name}.{norm}"))).transpose()
+        };
+        let positions = match config.positions {
+            PositionKind::Learned => parameters(&layout::positions_table(name))?.floats(),
+            PositionKind::Sinusoidal | PositionKind::Rotary => positions::fixed(config),
+        };
+        Ok(Self {
+            layers: (0..layers).map(layer).collect::<Result<_>>()?,
+            embedding_norm: norm(config.embedding_norm, "embedding_norm")?,
+            final_norm: norm(config.final_norm, "norm")?,
+            positions,
+        })
+    }
+}
+
+impl Common {
+    fn new(config: &ModelConfig) -> Self {
+        Self { config: config.clone(), rotary: positions::rotary(config) }
     }
 
     /// Width of keys and values, side by side.
@@ -202,9 +223,9 @@ impl Engine {
     }
 
     /// scale·table[token] + encoding of a position.
-    fn embed(&self, table: &Option<Weight>, stack: &Stack, token: u32, position: usize, out: &mut [f32]) {
+    fn embed(&self, table: &Weight, stack: &Stack, token: u32, position: usize, out: &mut [f32]) {
         let (d, scale) = (self.config.d_model, self.config.embedding_scale());
-        table.as_ref().unwrap_or(&self.output.weight).row(token as usize, out);
+        table.row(token as usize, out);
         if stack.positions.is_empty() {
             out.iter_mut().for_each(|x| *x *= scale);
         } else {

@@ -4,5 +4,5 @@
 pub mod export;
 mod hf_names;
 pub mod import;
-
 pub mod search;
+pub(crate) mod yaml;

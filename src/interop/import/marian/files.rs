@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::yaml::{self, Value};
 use crate::error::{Error, Result};
 use crate::file::folder_of;
 use crate::interop::import::read;
+use crate::interop::yaml::{self, Value};
 
 /// The files of a model.
 pub(super) struct Files {

@@ -9,12 +9,12 @@ mod npz;
 mod settings;
 mod tensors;
 mod vocabulary;
-mod yaml;
 
 use std::path::Path;
 
 use super::{Format, Imported, Recognition, hf, layout_within};
 use crate::error::{Error, Result};
+use crate::interop::yaml;
 use crate::model::Vocabulary;
 use files::Files;
 use npz::Npz;

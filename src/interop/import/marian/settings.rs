@@ -4,11 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use super::files;
-use super::yaml::{self, Value};
 use crate::config::Config;
 use crate::decode::{DecodeConfig, MAX_BEAM, PenaltyKind};
 use crate::error::{Error, Result};
 use crate::escape::brief;
+use crate::interop::yaml::{self, Value};
 use crate::model::{Activation, ModelConfig, NormPlacement, Sinusoid, Tie};
 
 /// The model's number of positions: sines exist for any number, and Marian translates no more than this by default.

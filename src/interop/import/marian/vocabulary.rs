@@ -8,12 +8,13 @@ use serde_json::{Map, Value};
 
 use super::files::{self, Files};
 use super::settings::Settings;
-use super::yaml;
+
 use crate::data::tokenizer::{OwnIds, Tokenizer};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::escape::quoted;
 use crate::interop::import::read;
+use crate::interop::yaml;
 
 /// The piece that we add.
 const PADDING: &str = "<pad>";

@@ -1,4 +1,4 @@
-//! The YAML that Marian writes: one table of single values and lists of them.
+//! The YAML of models' settings (Marian's, COMET's): one table of single values and lists of them.
 //!
 //! Built from the library's events, not its tree: its tree builder recurses as deep as the text nests, and aliases can
 //! expand a few lines to gigabytes.
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 
 /// A value of the table.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Value {
+pub(crate) enum Value {
     /// `~`, or nothing.
     Null,
     /// Text, a number or a boolean, as it is written.
@@ -23,7 +23,7 @@ pub(super) enum Value {
 }
 
 /// Whether a value says yes, as Marian's YAML library reads it.
-pub(super) fn is_yes(text: &str) -> bool {
+pub(crate) fn is_yes(text: &str) -> bool {
     ["true", "yes", "on", "y", "1"].iter().any(|yes| text.eq_ignore_ascii_case(yes))
 }
 
@@ -31,7 +31,7 @@ pub(super) fn is_yes(text: &str) -> bool {
 ///
 /// # Errors
 /// It is not YAML, or not a table of values; the error says where.
-pub(super) fn table(text: &str) -> Result<Vec<(String, Value)>> {
+pub(crate) fn table(text: &str) -> Result<Vec<(String, Value)>> {
     let mut parser = Parser::new_from_str(text);
     let mut reader = Reader::default();
     loop {

@@ -1,0 +1,356 @@
+//! PyTorch's checkpoints (`.ckpt`): a ZIP archive of raw numbers, and a pickle that says which tensors they are.
+//!
+//! A pickle is a program for a stack machine. candle's reader keeps what it builds as plain data: it executes nothing
+//! and looks no name up. Of this data, only tensors and plain values are used here. Before each instruction, what it
+//! would allocate is checked, since a few bytes may ask for gigabytes or nest without end.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use candle_core::pickle::{Object, OpCode, Stack};
+use candle_core::{DType, Device, Tensor};
+use serde_json::{Map, Value};
+use zip::{CompressionMethod, ZipArchive};
+
+use crate::error::{Error, Result};
+use crate::escape::quoted;
+use crate::{file, limits};
+
+/// The pickle in an archive.
+const PICKLE: &str = "data.pkl";
+
+/// A checkpoint whose tensors can be read by name.
+#[derive(Debug)]
+pub(super) struct Checkpoint {
+    path: PathBuf,
+    archive: RefCell<ZipArchive<BufReader<File>>>,
+    /// The folder of all entries, with a slash.
+    folder: String,
+    tensors: HashMap<String, Stored>,
+    /// The plain values of `hyper_parameters`.
+    pub(super) settings: Map<String, Value>,
+}
+
+/// Where a tensor's numbers are.
+#[derive(Clone, Debug, PartialEq)]
+struct Stored {
+    /// The entry below `data/`.
+    key: String,
+    numbers: DType,
+    /// Numbers before its first.
+    offset: usize,
+    shape: Vec<usize>,
+}
+
+/// The type of numbers of a class of storages.
+fn numbers(storage: &str) -> Option<DType> {
+    match storage {
+        "DoubleStorage" => Some(DType::F64),
+        "FloatStorage" => Some(DType::F32),
+        "HalfStorage" => Some(DType::F16),
+        "BFloat16Storage" => Some(DType::BF16),
+        _ => None,
+    }
+}
+
+impl Checkpoint {
+    /// Opens a checkpoint and reads what it holds, but no tensor.
+    ///
+    /// # Errors
+    /// It is not one, or it is damaged.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let wrong = |what: String| Error::failure(what).at(path).help("it is damaged or incomplete: fetch it again");
+        let file = file::open_regular(path).map_err(|error| Error::io("read the checkpoint", path, error))?;
+        file::refuse_placeholder(&file).map_err(|error| Error::io("read the checkpoint", path, error))?;
+        let mut archive = ZipArchive::new(BufReader::new(file))
+            .map_err(|error| wrong(format!("this is not a checkpoint of PyTorch: {error}")).caused_by(error))?;
+        let names: Vec<String> = (0..archive.len())
+            .filter_map(|index| Some(archive.by_index_raw(index).ok()?.name().ok()?.into_owned()))
+            .collect();
+        let name = names.iter().find(|name| name.strip_suffix(PICKLE).is_some_and(|folder| folder.ends_with('/')));
+        let Some(name) = name else { return Err(wrong(format!("this is not a checkpoint of PyTorch: no {PICKLE}"))) };
+        let folder = name[..name.len() - PICKLE.len()].to_owned();
+        let bytes = entry(&mut archive, name, limits::PICKLE_BYTES).map_err(&wrong)?;
+        if let Ok(order) = entry(&mut archive, &format!("{folder}byteorder"), 16)
+            && order != b"little"
+        {
+            return Err(wrong("its numbers are not in little-endian order".to_owned()));
+        }
+        let root = read(&bytes).map_err(|what| wrong(format!("its pickle cannot be read: {what}")))?;
+        let tensors = member(&root, "state_dict").map(tensors);
+        let tensors = tensors.ok_or_else(|| wrong("it holds no `state_dict`".to_owned()))?;
+        let settings = match member(&root, "hyper_parameters").and_then(plain) {
+            Some(Value::Object(settings)) => settings,
+            _ => Map::new(),
+        };
+        Ok(Self { path: path.to_path_buf(), archive: RefCell::new(archive), folder, tensors, settings })
+    }
+
+    /// The shape of a tensor, if there is one.
+    pub(super) fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.tensors.get(name).map(|stored| &stored.shape[..])
+    }
+
+    /// The numbers of a tensor.
+    ///
+    /// # Errors
+    /// It is missing or damaged.
+    pub(super) fn floats(&self, name: &str) -> Result<Vec<f32>> {
+        let wrong = |what: String| {
+            Error::failure(format!("the tensor {}: {what}", quoted(name))).at(&self.path).help("fetch the file again")
+        };
+        let stored = self.tensors.get(name).ok_or_else(|| wrong("it is missing".to_owned()))?;
+        let Stored { key, numbers, offset, shape } = stored;
+        let too_large = || wrong("its size is impossible".to_owned());
+        let count = shape.iter().try_fold(1usize, |all, size| all.checked_mul(*size)).ok_or_else(too_large)?;
+        let [from, to] = [*offset, offset.checked_add(count).ok_or_else(too_large)?]
+            .map(|count| count.saturating_mul(numbers.size_in_bytes()));
+        let name = format!("{}data/{key}", self.folder);
+        let bytes = entry(&mut self.archive.borrow_mut(), &name, u64::MAX).map_err(wrong)?;
+        let bytes = bytes.get(from..to).ok_or_else(|| wrong(format!("it has only {} bytes", bytes.len())))?;
+        Ok(Tensor::from_raw_buffer(bytes, *numbers, &[count], &Device::Cpu)?.to_dtype(DType::F32)?.to_vec1()?)
+    }
+}
+
+/// The contents of an entry, which must not be compressed and not be longer than `most` bytes.
+fn entry(archive: &mut ZipArchive<BufReader<File>>, name: &str, most: u64) -> std::result::Result<Vec<u8>, String> {
+    let mut entry = archive.by_name(name).map_err(|error| format!("{}: {error}", quoted(name)))?;
+    if entry.compression() != CompressionMethod::Stored {
+        return Err(format!("{} is compressed, which PyTorch never does", quoted(name)));
+    }
+    if entry.size() > most {
+        return Err(format!("{} has {} bytes, more than {most}", quoted(name), entry.size()));
+    }
+    let mut bytes = Vec::new();
+    // Its checksum is compared at the end.
+    entry.read_to_end(&mut bytes).map_err(|error| format!("{}: {error}", quoted(name)))?;
+    Ok(bytes)
+}
+
+/// What a pickle builds.
+fn read(bytes: &[u8]) -> std::result::Result<Object, String> {
+    let (mut rest, mut stack) = (bytes, Stack::empty());
+    let mut copies = 0;
+    loop {
+        let before = rest;
+        let instruction = rest.first().and_then(|byte| OpCode::try_from(*byte).ok());
+        check(instruction.as_ref(), before, stack.stack())?;
+        if matches!(instruction, Some(OpCode::BinPut | OpCode::LongBinPut)) {
+            copies += stack.stack().last().map_or(0, values_in);
+        }
+        let is_done = stack.read(&mut rest).map_err(|error| error.to_string())?;
+        if matches!(instruction, Some(OpCode::BinGet | OpCode::LongBinGet)) {
+            copies += stack.stack().last().map_or(0, values_in);
+        }
+        if copies > limits::PICKLE_COPIES {
+            return Err("it repeats its values too often".to_owned());
+        }
+        if is_done {
+            return stack.finalize().map_err(|error| error.to_string());
+        }
+    }
+}
+
+/// Refuses an instruction that would allocate too much or nest too deeply.
+fn check(instruction: Option<&OpCode>, bytes: &[u8], stack: &[Object]) -> std::result::Result<(), String> {
+    let above_mark = || stack.len() - stack.iter().rposition(|object| *object == Object::Mark).map_or(0, |at| at + 1);
+    let used = match instruction {
+        Some(OpCode::BinUnicode) => {
+            let length = bytes.get(1..5).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]) as usize);
+            return match length {
+                Some(length) if length > bytes.len() => Err("a text is longer than the pickle".to_owned()),
+                _ => Ok(()),
+            };
+        }
+        Some(OpCode::Long1) if bytes.get(1).is_some_and(|length| *length > 8) => {
+            return Err("a number has more than 64 bits".to_owned());
+        }
+        Some(OpCode::Tuple1 | OpCode::Append | OpCode::BinPersId) => 1,
+        Some(OpCode::Tuple2 | OpCode::Reduce | OpCode::Build | OpCode::NewObj | OpCode::SetItem) => 2,
+        Some(OpCode::Tuple3) => 3,
+        Some(OpCode::Tuple | OpCode::Appends | OpCode::SetItems | OpCode::Dict) => above_mark(),
+        _ => 0,
+    };
+    match stack.iter().rev().take(used).any(|object| is_deeper(object, limits::PICKLE_DEPTH)) {
+        true => Err("its values nest too deeply".to_owned()),
+        false => Ok(()),
+    }
+}
+
+/// The values within a value.
+fn parts(object: &Object) -> Box<dyn Iterator<Item = &Object> + '_> {
+    match object {
+        Object::Tuple(list) | Object::List(list) => Box::new(list.iter()),
+        Object::Dict(pairs) => Box::new(pairs.iter().flat_map(|(key, value)| [key, value])),
+        Object::Reduce { callable, args } | Object::Build { callable, args } => {
+            Box::new([&**callable, args].into_iter())
+        }
+        Object::PersistentLoad(object) => Box::new(std::iter::once(&**object)),
+        _ => Box::new(std::iter::empty()),
+    }
+}
+
+fn is_deeper(object: &Object, depth: usize) -> bool {
+    depth == 0 || parts(object).any(|part| is_deeper(part, depth - 1))
+}
+
+/// How many values there are within a value, itself counted.
+fn values_in(object: &Object) -> usize {
+    1 + parts(object).map(values_in).sum::<usize>()
+}
+
+/// A value of a table.
+fn member<'o>(object: &'o Object, name: &str) -> Option<&'o Object> {
+    let Object::Dict(pairs) = object else { return None };
+    pairs.iter().find(|(key, _)| matches!(key, Object::Unicode(key) if key == name)).map(|(_, value)| value)
+}
+
+/// The tensors of a table, by name.
+fn tensors(object: &Object) -> HashMap<String, Stored> {
+    let Object::Dict(pairs) = object else { return HashMap::new() };
+    let named = |(name, value): &(Object, Object)| match name {
+        Object::Unicode(name) => Some((name.clone(), tensor(value)?)),
+        _ => None,
+    };
+    pairs.iter().filter_map(named).collect()
+}
+
+/// A tensor: the call of `torch._utils._rebuild_tensor_v2` with storage, offset, shape and strides.
+fn tensor(object: &Object) -> Option<Stored> {
+    let Object::Reduce { callable, args } = object else { return None };
+    let (Object::Class { module_name, class_name }, Object::Tuple(args)) = (&**callable, &**args) else { return None };
+    match (&module_name[..], &class_name[..], &args[..]) {
+        ("torch._utils", "_rebuild_parameter", [data, ..]) => tensor(data),
+        ("torch._utils", "_rebuild_tensor_v2", [Object::PersistentLoad(storage), offset, shape, strides, ..]) => {
+            let Object::Tuple(storage) = &**storage else { return None };
+            let [_, Object::Class { class_name, .. }, Object::Unicode(key), ..] = &storage[..] else { return None };
+            let (shape, strides) = (sizes(shape)?, sizes(strides)?);
+            let is_plain = is_contiguous(&shape, &strides) && key.bytes().all(|byte| byte.is_ascii_digit());
+            let stored =
+                || Some(Stored { key: key.clone(), numbers: numbers(class_name)?, offset: size(offset)?, shape });
+            if is_plain { stored() } else { None }
+        }
+        _ => None,
+    }
+}
+
+fn size(object: &Object) -> Option<usize> {
+    match object {
+        Object::Int(number) => usize::try_from(*number).ok(),
+        Object::Long(number) => usize::try_from(*number).ok(),
+        _ => None,
+    }
+}
+
+fn sizes(object: &Object) -> Option<Vec<usize>> {
+    let Object::Tuple(list) = object else { return None };
+    list.iter().map(size).collect()
+}
+
+/// Whether the numbers lie one after the other, row by row.
+fn is_contiguous(shape: &[usize], strides: &[usize]) -> bool {
+    let mut expected = 1usize;
+    shape.len() == strides.len()
+        && shape.iter().zip(strides).rev().all(|(size, stride)| {
+            let is_right = *size == 1 || *stride == expected;
+            expected = expected.saturating_mul(*size);
+            is_right
+        })
+}
+
+/// A plain value: text, a number, a boolean, nothing, or a list or table of these; of a table, others are left out.
+fn plain(object: &Object) -> Option<Value> {
+    Some(match object {
+        Object::Unicode(text) => Value::from(text.as_str()),
+        Object::Int(number) => Value::from(*number),
+        Object::Long(number) => Value::from(*number),
+        Object::Float(number) => Value::from(*number),
+        Object::Bool(is_true) => Value::from(*is_true),
+        Object::None => Value::Null,
+        Object::List(list) | Object::Tuple(list) => Value::Array(list.iter().map(plain).collect::<Option<_>>()?),
+        Object::Dict(pairs) => {
+            let pair = |(key, value): &(Object, Object)| match key {
+                Object::Unicode(key) => Some((key.clone(), plain(value)?)),
+                _ => None,
+            };
+            Value::Object(pairs.iter().filter_map(pair).collect())
+        }
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pickle of these instructions, with a header and an end.
+    fn pickle(body: &[u8]) -> Vec<u8> {
+        [b"\x80\x02", body, b"."].concat()
+    }
+
+    #[test]
+    fn plain_values_are_read_and_others_left_out() {
+        // {"a": 1, "b": os.system("x"), "c": [True, None, 0.5]}
+        let body =
+            b"}(X\x01\0\0\0aK\x01X\x01\0\0\0bcos\nsystem\nX\x01\0\0\0x\x85RX\x01\0\0\0c](\x88NG\x3f\xe0\0\0\0\0\0\0eu";
+        let value = plain(&read(&pickle(body)).unwrap()).unwrap();
+        assert_eq!(value, serde_json::json!({ "a": 1, "c": [true, null, 0.5] }));
+    }
+
+    #[test]
+    fn what_would_take_all_memory_is_refused() {
+        let nested = [vec![b')'], vec![0x85; 1_000_000]].concat();
+        // x = (x, x) forty times.
+        let doubled = [b")q\0".to_vec(), b"h\0h\0\x86q\0".repeat(40)].concat();
+        // The same long tuple, remembered again and again.
+        let long: Vec<u8> = [b"(".to_vec(), b"N".repeat(100_000), b"t".to_vec(), b"q\0".repeat(1000)].concat();
+        let lists = [b"]".repeat(100_000), b"a".repeat(99_999)].concat();
+        for (body, why) in [
+            (nested, "nest too deeply"),
+            (lists, "nest too deeply"),
+            (doubled, "repeats its values"),
+            (long, "repeats its values"),
+            (b"X\xff\xff\xff\xffab".to_vec(), "longer than the pickle"),
+            (b"\x8a\xff".to_vec(), "64 bits"),
+            (b"t".to_vec(), "marker"),
+            (b"h\x07".to_vec(), "memo"),
+            (Vec::new(), "empty"),
+            (vec![0xee], "op-code"),
+        ] {
+            let error = read(&pickle(&body)).unwrap_err();
+            assert!(error.contains(why), "{why}: {error}");
+        }
+        assert!(read(b"").is_err());
+    }
+
+    #[test]
+    fn a_tensor_is_where_its_call_says() {
+        let class =
+            |module: &str, class: &str| Object::Class { module_name: module.to_owned(), class_name: class.to_owned() };
+        let text = |text: &str| Object::Unicode(text.to_owned());
+        let sizes = |sizes: &[i32]| Object::Tuple(sizes.iter().map(|size| Object::Int(*size)).collect());
+        let call = |kind: &str, key: &str, offset: i32, shape: &[i32], strides: &[i32]| {
+            let storage =
+                Object::Tuple(vec![text("storage"), class("torch", kind), text(key), text("cpu"), Object::Int(9)]);
+            let storage = Object::PersistentLoad(Box::new(storage));
+            let args = vec![storage, Object::Int(offset), sizes(shape), sizes(strides), Object::Bool(false)];
+            let callable = Box::new(class("torch._utils", "_rebuild_tensor_v2"));
+            Object::Reduce { callable, args: Box::new(Object::Tuple(args)) }
+        };
+        let stored = Stored { key: "7".to_owned(), numbers: DType::F16, offset: 3, shape: vec![2, 1, 4] };
+        assert_eq!(tensor(&call("HalfStorage", "7", 3, &[2, 1, 4], &[4, 4, 1])), Some(stored));
+        for other in [
+            call("HalfStorage", "7", 3, &[2, 4], &[1, 2]),
+            call("HalfStorage", "7", 3, &[2, 4], &[4]),
+            call("LongStorage", "7", 3, &[2], &[1]),
+            call("FloatStorage", "../7", 3, &[2], &[1]),
+            call("FloatStorage", "7", -3, &[2], &[1]),
+            Object::Int(1),
+        ] {
+            assert_eq!(tensor(&other), None, "{other:?}");
+        }
+    }
+}

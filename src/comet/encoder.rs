@@ -1,0 +1,317 @@
+//! XLM-RoBERTa (Conneau et al. 2020) as COMET uses it: a vector of each sequence, made of the states of all layers.
+
+use serde_json::{Map, Value};
+
+use super::checkpoint::Checkpoint;
+use super::settings::{Layers, Pool, Settings};
+use crate::error::{Error, Result};
+use crate::infer::{self, ComputeType};
+use crate::model::ModelConfig;
+use crate::model::positions::PositionKind;
+use crate::ops::feed_forward::Activation;
+use crate::ops::matmul::int8::Values;
+use crate::ops::sublayer::NormPlacement;
+
+/// Where its tensors are in the checkpoint.
+const PREFIX: &str = "encoder.model.";
+/// Added to the variance of a sentence's states.
+const LAYER_NORM_EPS: f64 = 1e-12;
+
+/// The encoder, and how its states become a vector.
+#[derive(Debug)]
+pub(super) struct Encoder {
+    encoder: infer::Encoder,
+    /// Of the embedding and of each layer.
+    weights: Vec<f32>,
+    normalised: bool,
+    pool: Pool,
+    /// D.
+    pub(super) width: usize,
+}
+
+/// The shape of the encoder, from its `config.json`.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Shape {
+    config: ModelConfig,
+    /// The position of the first token: those before belong to padding.
+    first_position: usize,
+    /// The longest sequence in tokens.
+    pub(super) longest: usize,
+}
+
+impl Shape {
+    /// # Errors
+    /// A value is missing or of a kind that is not supported.
+    pub(super) fn read(file: &Map<String, Value>) -> Result<Self> {
+        let number = |key: &str| {
+            let number = file.get(key).and_then(Value::as_u64).and_then(|number| usize::try_from(number).ok());
+            let number = number.filter(|number| (1..=MOST).contains(number));
+            number.ok_or_else(|| Error::failure(format!("`{key}` is missing, or no number from 1 to {MOST}")))
+        };
+        let is = |key: &str, expected: &str| match file.get(key).and_then(Value::as_str) {
+            Some(value) if value != expected => Err(Error::failure(format!("`{key}` is {value}, not {expected}"))),
+            _ => Ok(()),
+        };
+        is("model_type", "xlm-roberta")?;
+        is("hidden_act", "gelu")?;
+        is("position_embedding_type", "absolute")?;
+        let (d_model, heads) = (number("hidden_size")?, number("num_attention_heads")?);
+        if d_model % heads != 0 || d_model % 2 != 0 {
+            return Err(Error::failure(format!("`hidden_size` {d_model} is not divisible by {heads} heads and by 2")));
+        }
+        let first_position = number("pad_token_id")? + 1;
+        let longest = number("max_position_embeddings")?.saturating_sub(first_position);
+        if longest < 8 {
+            return Err(Error::failure("`max_position_embeddings` leaves no room for a sentence"));
+        }
+        let config = ModelConfig {
+            d_model,
+            d_ff: number("intermediate_size")?,
+            heads,
+            d_k: d_model / heads,
+            d_v: d_model / heads,
+            encoder_layers: number("num_hidden_layers")?,
+            norm: NormPlacement::Post,
+            final_norm: false,
+            norm_eps: file.get("layer_norm_eps").and_then(Value::as_f64).unwrap_or(1e-5),
+            positions: PositionKind::Learned,
+            scale_embedding: false,
+            embedding_norm: true,
+            attention_bias: true,
+            activation: Activation::Gelu,
+            max_length: longest,
+            ..ModelConfig::default()
+        };
+        Ok(Self { config, first_position, longest })
+    }
+}
+
+/// The largest size of anything.
+const MOST: usize = 1 << 16;
+
+impl Encoder {
+    /// # Errors
+    /// A tensor is missing or has another shape.
+    pub(super) fn new(
+        checkpoint: &Checkpoint,
+        shape: &Shape,
+        settings: &Settings,
+        precision: ComputeType,
+    ) -> Result<Self> {
+        let Shape { config, first_position, longest } = shape;
+        let all = config.encoder_layers + 1;
+        let (weights, normalised) = match settings.layers {
+            Layers::One(layer) if layer < all => {
+                ((0..=layer).map(|number| if number == layer { 1.0 } else { 0.0 }).collect(), false)
+            }
+            Layers::One(layer) => return Err(Error::failure(format!("it uses layer {layer} of {}", all - 1))),
+            Layers::Mixture { sparse, normalised } => (mixture(checkpoint, all, sparse)?, normalised),
+        };
+        // Layers after the last that counts are not needed.
+        let needed = weights.iter().rposition(|weight| *weight != 0.0).unwrap_or(0);
+        let config = ModelConfig { encoder_layers: needed, ..config.clone() };
+        let values = |name: &str| -> Result<Values> {
+            let theirs = their_name(name);
+            let floats = checkpoint.floats(&theirs)?;
+            check_shape(checkpoint, &theirs, name, &config)?;
+            if name != "encoder.positions.weight" {
+                return Ok(Values::F32(floats));
+            }
+            // The embedding of the only kind of token that there is belongs to each position.
+            let kind = checkpoint.floats(&format!("{PREFIX}embeddings.token_type_embeddings.weight"))?;
+            let d = config.d_model;
+            let rows = floats.chunks_exact(d).skip(*first_position).take(*longest);
+            Ok(Values::F32(rows.flat_map(|row| row.iter().zip(&kind).map(|(x, y)| x + y)).collect()))
+        };
+        Ok(Self {
+            encoder: infer::Encoder::new(&config, &values, precision)?,
+            weights: weights[..=needed].to_vec(),
+            normalised,
+            pool: settings.pool,
+            width: config.d_model,
+        })
+    }
+
+    /// The vector of each sequence, [D].
+    pub(super) fn vectors(&self, sequences: &[&[u32]]) -> Vec<Vec<f32>> {
+        let d = self.width;
+        let blocks = self.encoder.states(
+            sequences,
+            |block| {
+                let lengths: Vec<usize> = sequences[block].iter().map(|sequence| sequence.len()).collect();
+                (vec![0.0; lengths.iter().sum::<usize>() * d], lengths)
+            },
+            |(mixture, lengths), layer, states| {
+                let weight = self.weights[layer];
+                if weight == 0.0 {
+                    return;
+                }
+                let (mut mixture, mut states) = (&mut mixture[..], states);
+                for length in lengths {
+                    let (of_sequence, rest) = std::mem::take(&mut mixture).split_at_mut(*length * d);
+                    let (own, others) = states.split_at(*length * d);
+                    (mixture, states) = (rest, others);
+                    let (mean, deviation) = if self.normalised { moments(own) } else { (0.0, 1.0) };
+                    let scale = weight / deviation;
+                    of_sequence.iter_mut().zip(own).for_each(|(sum, x)| *sum += scale * (x - mean));
+                }
+            },
+        );
+        let mut vectors = Vec::with_capacity(sequences.len());
+        for (mixture, lengths) in blocks {
+            let mut rest = &mixture[..];
+            for length in lengths {
+                let (own, others) = rest.split_at(length * d);
+                rest = others;
+                vectors.push(self.pooled(own));
+            }
+        }
+        vectors
+    }
+
+    /// The vector of the states of a sequence.
+    fn pooled(&self, states: &[f32]) -> Vec<f32> {
+        let d = self.width;
+        let rows = states.chunks_exact(d);
+        let count = rows.len() as f32;
+        let folded = |start: f32, f: fn(f32, f32) -> f32| {
+            rows.clone().fold(vec![start; d], |mut all, row| {
+                all.iter_mut().zip(row).for_each(|(all, x)| *all = f(*all, *x));
+                all
+            })
+        };
+        match self.pool {
+            Pool::First => states[..d].to_vec(),
+            Pool::Max => folded(f32::NEG_INFINITY, f32::max),
+            Pool::Mean => folded(0.0, |sum, x| sum + x).into_iter().map(|sum| sum / count).collect(),
+        }
+    }
+}
+
+/// Mean and standard deviation of all numbers.
+fn moments(values: &[f32]) -> (f32, f32) {
+    let count = values.len() as f64;
+    let mean = values.iter().map(|x| f64::from(*x)).sum::<f64>() / count;
+    let variance = values.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / count;
+    (mean as f32, (variance + LAYER_NORM_EPS).sqrt() as f32)
+}
+
+/// What each layer counts in the mixture.
+fn mixture(checkpoint: &Checkpoint, layers: usize, sparse: bool) -> Result<Vec<f32>> {
+    let scalar = |name: String| -> Result<f64> {
+        let values = checkpoint.floats(&format!("layerwise_attention.{name}"))?;
+        values.first().map(|value| f64::from(*value)).ok_or_else(|| Error::failure(format!("`{name}` is empty")))
+    };
+    let scores = (0..layers).map(|layer| scalar(format!("scalar_parameters.{layer}"))).collect::<Result<Vec<_>>>()?;
+    let gamma = scalar("gamma".to_owned())?;
+    let shares = if sparse { sparsemax(&scores) } else { softmax(&scores) };
+    Ok(shares.into_iter().map(|share| (gamma * share) as f32).collect())
+}
+
+fn softmax(scores: &[f64]) -> Vec<f64> {
+    let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let powers: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
+    let sum: f64 = powers.iter().sum();
+    powers.into_iter().map(|power| power / sum).collect()
+}
+
+/// The point of the simplex that is nearest (Martins and Astudillo 2016, algorithm 1).
+fn sparsemax(scores: &[f64]) -> Vec<f64> {
+    let mut sorted = scores.to_vec();
+    sorted.sort_by(|a, b| b.total_cmp(a));
+    let (mut sum, mut threshold) = (0.0, 0.0);
+    for (score, count) in sorted.into_iter().zip(1..) {
+        sum += score;
+        let count = f64::from(count);
+        if 1.0 + count * score > sum {
+            threshold = (sum - 1.0) / count;
+        }
+    }
+    scores.iter().map(|score| (score - threshold).max(0.0)).collect()
+}
+
+/// The name of one of our parameters in the checkpoint.
+fn their_name(ours: &str) -> String {
+    const NAMES: &[(&str, &str)] = &[
+        ("self_attn.q_proj", "attention.self.query"),
+        ("self_attn.k_proj", "attention.self.key"),
+        ("self_attn.v_proj", "attention.self.value"),
+        ("self_attn.out_proj", "attention.output.dense"),
+        ("self_attn_norm", "attention.output.LayerNorm"),
+        ("feed_forward.fc1", "intermediate.dense"),
+        ("feed_forward.fc2", "output.dense"),
+        ("feed_forward_norm", "output.LayerNorm"),
+    ];
+    let theirs = match ours {
+        "source_embedding.weight" => "embeddings.word_embeddings.weight".to_owned(),
+        "encoder.positions.weight" => "embeddings.position_embeddings.weight".to_owned(),
+        _ => {
+            let within = ours.strip_prefix("encoder.").unwrap_or(ours);
+            let within =
+                within.replace("embedding_norm.", "embeddings.LayerNorm.").replace("layers.", "encoder.layer.");
+            let found = NAMES.iter().find(|(name, _)| within.contains(&format!(".{name}.")));
+            found.map_or(within.clone(), |(name, theirs)| within.replace(&format!(".{name}."), &format!(".{theirs}.")))
+        }
+    };
+    format!("{PREFIX}{theirs}")
+}
+
+/// Refuses a tensor that does not fit the encoder's `config.json`.
+fn check_shape(checkpoint: &Checkpoint, theirs: &str, ours: &str, config: &ModelConfig) -> Result<()> {
+    let (d, f) = (config.d_model, config.d_ff);
+    let shape = checkpoint.shape(theirs).unwrap_or_default();
+    let fits = match ours {
+        "source_embedding.weight" => shape.len() == 2 && shape[1] == d,
+        "encoder.positions.weight" => shape.len() == 2 && shape[0] >= config.max_length && shape[1] == d,
+        _ if ours.ends_with("fc1.weight") => shape == [f, d],
+        _ if ours.ends_with("fc1.bias") => shape == [f],
+        _ if ours.ends_with("fc2.weight") => shape == [d, f],
+        _ if ours.ends_with("proj.weight") => shape == [d, d],
+        _ => shape == [d],
+    };
+    match fits {
+        true => Ok(()),
+        false => {
+            let what = format!("the tensor {theirs} is {shape:?}, which does not fit the encoder's config.json");
+            Err(Error::failure(what).help("checkpoint and encoder are of different models"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_transformers() {
+        for (ours, theirs) in [
+            ("source_embedding.weight", "embeddings.word_embeddings.weight"),
+            ("encoder.embedding_norm.bias", "embeddings.LayerNorm.bias"),
+            ("encoder.layers.11.self_attn.v_proj.bias", "encoder.layer.11.attention.self.value.bias"),
+            ("encoder.layers.0.self_attn_norm.weight", "encoder.layer.0.attention.output.LayerNorm.weight"),
+            ("encoder.layers.3.feed_forward.fc2.weight", "encoder.layer.3.output.dense.weight"),
+            ("encoder.layers.3.feed_forward_norm.bias", "encoder.layer.3.output.LayerNorm.bias"),
+        ] {
+            assert_eq!(their_name(ours), format!("{PREFIX}{theirs}"));
+        }
+    }
+
+    /// The nearest point of the simplex, found by trying all sets of coordinates that are not 0.
+    #[test]
+    fn sparsemax_is_the_nearest_point() {
+        for scores in [vec![0.0; 5], vec![2.0, 0.1, -1.0], vec![0.3, 0.2, 0.5, 0.45], vec![-3.0, -3.1]] {
+            let found = sparsemax(&scores);
+            assert!((found.iter().sum::<f64>() - 1.0).abs() < 1e-12 && found.iter().all(|x| *x >= 0.0));
+            let distance = |point: &[f64]| point.iter().zip(&scores).map(|(x, y)| (x - y).powi(2)).sum::<f64>();
+            for set in 1..1u32 << scores.len() {
+                let inside = |i: usize| set >> i & 1 == 1;
+                let sum: f64 = (0..scores.len()).filter(|i| inside(*i)).map(|i| scores[i]).sum();
+                let shift = (1.0 - sum) / f64::from(set.count_ones());
+                let at = |i: usize| if inside(i) { scores[i] + shift } else { 0.0 };
+                let point: Vec<f64> = (0..scores.len()).map(at).collect();
+                let is_on_simplex = point.iter().all(|x| *x >= 0.0);
+                assert!(!is_on_simplex || distance(&found) <= distance(&point) + 1e-12, "{scores:?}");
+            }
+        }
+    }
+}

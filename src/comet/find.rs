@@ -1,0 +1,153 @@
+//! The files of a model: a folder as on the hub, or a repository there.
+//!
+//! | | |
+//! |---|---|
+//! | `hparams.yaml` | the class, and the settings of its training |
+//! | `checkpoints/model.ckpt` | tensors, and the settings again |
+//! | `config.json`, `tokenizer.json` or `sentencepiece.bpe.model` | of the encoder: in the repository that the settings name, or in a folder `encoder` beside these |
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::checkpoint::Checkpoint;
+use super::encoder::Shape;
+use super::settings::Settings;
+use super::tokenizer::{MODEL, WHOLE};
+use crate::error::{Error, Result};
+use crate::escape::quoted;
+use crate::hub::{Hub, Repo};
+use crate::interop::yaml;
+use crate::{file, limits};
+
+/// The settings of a model.
+pub(super) const SETTINGS: &str = "hparams.yaml";
+const CHECKPOINT: &str = "checkpoints/model.ckpt";
+/// The encoder's shape.
+const CONFIG: &str = "config.json";
+/// A folder for the encoder's files, where they are not fetched.
+const ENCODER: &str = "encoder";
+
+/// Where a model is.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// A folder.
+    Folder(PathBuf),
+    /// A repository of the hub.
+    Hub(Repo),
+}
+
+impl Place {
+    /// From `hf:ORG/NAME` or a folder's path.
+    ///
+    /// # Errors
+    /// There is no such folder, or it holds no model.
+    pub fn named(name: &str) -> Result<Self> {
+        if let Some(repo) = Repo::named(name) {
+            return Ok(Self::Hub(repo));
+        }
+        let folder = PathBuf::from(name);
+        if folder.join(SETTINGS).is_file() {
+            return Ok(Self::Folder(folder));
+        }
+        let what = if folder.exists() { format!("it has no {SETTINGS}") } else { "there is no such folder".to_owned() };
+        let error = Error::failure(what).at(&folder);
+        Err(match Repo::perhaps(name) {
+            Some(repo) => error.help(format!("for a model of the hub, write hf:{}", repo.name)),
+            None => error.help("name a folder with a model of COMET, or hf:ORG/NAME"),
+        })
+    }
+}
+
+/// The files of a model, found and opened, and what they say.
+#[derive(Debug)]
+pub struct Found {
+    /// Its name, as a signature has it.
+    pub name: String,
+    /// Its commit on the hub.
+    pub revision: Option<String>,
+    pub(super) path: PathBuf,
+    pub(super) checkpoint: Checkpoint,
+    pub(super) settings: Settings,
+    pub(super) shape: Shape,
+    /// The folder of the encoder's files.
+    pub(super) encoder: PathBuf,
+}
+
+impl Found {
+    /// Opens a model's files; fetches what is not in the cache.
+    ///
+    /// # Errors
+    /// A file is missing or damaged, or says something that is not supported; those of the hub.
+    pub fn open(place: &Place, offline: bool) -> Result<Self> {
+        let fetch = |hub: &Hub, repo: &Repo, name: &str| hub.fetch(repo, name);
+        let (settings, path, name, revision) = match place {
+            Place::Folder(folder) => {
+                let folder = file::folder_of(&folder.join(SETTINGS)).to_path_buf();
+                (folder.join(SETTINGS), folder.join(CHECKPOINT), folder.display().to_string(), None)
+            }
+            Place::Hub(repo) => {
+                let hub = Hub::open(offline)?;
+                let [settings, checkpoint] = [SETTINGS, CHECKPOINT].map(|name| fetch(&hub, repo, name));
+                (settings?, checkpoint?, repo.name.clone(), Some(hub.commit(repo)?))
+            }
+        };
+        let of_file = table(&settings)?;
+        let checkpoint = Checkpoint::open(&path)?;
+        let settings = Settings::read(&of_file, &checkpoint.settings).map_err(|error| error.at(&settings))?;
+        let own = file::folder_of(&path).parent().map(|folder| folder.join(ENCODER));
+        let encoder = match own.filter(|folder| folder.join(CONFIG).is_file()) {
+            Some(folder) => folder,
+            None => encoder_of(&settings.encoder, place, offline)?,
+        };
+        let config = encoder.join(CONFIG);
+        let shape = Shape::read(&json(&config)?).map_err(|error| error.at(&config))?;
+        Ok(Self { name, revision, path, checkpoint, settings, shape, encoder })
+    }
+}
+
+/// The folder of an encoder's files: fetched, or, for a model that is not of the hub, the one that it names.
+fn encoder_of(name: &str, place: &Place, offline: bool) -> Result<PathBuf> {
+    if matches!(place, Place::Folder(_)) && Path::new(name).join(CONFIG).is_file() {
+        return Ok(PathBuf::from(name));
+    }
+    let fetch = || {
+        let (hub, repo) = (Hub::open(offline)?, Repo::model(name));
+        let config = hub.fetch(&repo, CONFIG)?;
+        let files = hub.files(&repo)?;
+        let tokenizer = [WHOLE, MODEL].into_iter().find(|name| files.iter().any(|file| file == name));
+        let tokenizer = tokenizer.ok_or_else(|| Error::failure(format!("{repo} has neither {WHOLE} nor {MODEL}")))?;
+        hub.fetch(&repo, tokenizer)?;
+        Ok(file::folder_of(&config).to_path_buf())
+    };
+    fetch().map_err(|error: Error| {
+        let what = format!("the tokenizer of the encoder {} is needed", quoted(name));
+        let help = format!("or put {CONFIG} and {WHOLE} of {name} into a folder `{ENCODER}` beside `checkpoints`");
+        error.context(what).more_help(&help)
+    })
+}
+
+fn json(path: &Path) -> Result<Map<String, Value>> {
+    let bytes = file::read_at_most(path, limits::IMPORTED_BYTES).map_err(|e| Error::io("read the encoder", path, e))?;
+    serde_json::from_slice(&bytes)
+        .map_err(|error| Error::failure(format!("not a JSON object: {error}")).at(path).caused_by(error))
+}
+
+/// The values of `hparams.yaml`.
+fn table(path: &Path) -> Result<Map<String, Value>> {
+    let bytes =
+        file::read_at_most(path, limits::IMPORTED_BYTES).map_err(|e| Error::io("read the settings", path, e))?;
+    let text = String::from_utf8(bytes).map_err(|error| Error::failure("not UTF-8 text").at(path).caused_by(error))?;
+    let value = |value: yaml::Value| match value {
+        yaml::Value::Null | yaml::Value::Nested => Value::Null,
+        yaml::Value::Scalar(text) => match (text.as_str(), text.parse::<u64>()) {
+            ("null" | "~", _) => Value::Null,
+            ("true" | "false", _) => Value::Bool(text == "true"),
+            (_, Ok(number)) => Value::from(number),
+            _ => Value::String(text),
+        },
+        yaml::Value::List(list) => list.into_iter().map(Value::String).collect(),
+    };
+    let table = yaml::table(&text).map_err(|error| error.at(path))?;
+    Ok(table.into_iter().map(|(key, scalar)| (key, value(scalar))).collect())
+}

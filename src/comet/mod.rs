@@ -1,0 +1,236 @@
+//! COMET: metrics that are models themselves (Rei et al. 2020, "COMET: A Neural Framework for MT Evaluation"; Rei et
+//! al. 2022, "CometKiwi").
+//!
+//! ```text
+//! find        the files of a model, in a folder or of the hub
+//! checkpoint  their tensors and settings, read from PyTorch's format
+//! tokenizer   lines ── sequences of tokens
+//! encoder     ── a vector of each, by XLM-RoBERTa on the processor (infer)
+//! estimator   ── a score
+//! ```
+//!
+//! What is computed equals `unbabel-comet` 2.2.7, which `tests/interop/comet.py` compares.
+
+mod checkpoint;
+mod encoder;
+mod estimator;
+mod find;
+mod settings;
+mod tokenizer;
+
+use std::collections::HashMap;
+
+use rayon::prelude::*;
+
+use crate::error::{Error, Result};
+use crate::infer::ComputeType;
+use encoder::Encoder;
+use estimator::Estimator;
+pub use find::{Found, Place};
+use settings::Kind;
+use tokenizer::Subwords;
+
+/// Sequences that are encoded together.
+const TOGETHER: usize = 64;
+/// Rows that go through the estimator together.
+const ESTIMATED: usize = 256;
+
+/// A model, ready to score translations.
+#[derive(Debug)]
+pub struct Comet {
+    kind: Kind,
+    subwords: Subwords,
+    encoder: Encoder,
+    estimator: Estimator,
+}
+
+/// The lines that are scored.
+#[derive(Clone, Copy, Debug)]
+pub struct Lines<'a> {
+    /// Empty if the model needs none.
+    pub sources: &'a [String],
+    /// Of each system, its translations.
+    pub systems: &'a [&'a [String]],
+    /// Streams of references; of several, scores are averaged.
+    pub references: &'a [Vec<String>],
+}
+
+impl Comet {
+    /// Loads a model.
+    ///
+    /// # Errors
+    /// A file is missing or damaged, or the model is of a kind that is not supported.
+    pub fn load(found: &Found, precision: ComputeType) -> Result<Self> {
+        let Found { path, checkpoint, settings, shape, encoder: folder, .. } = found;
+        let of_checkpoint = |error: Error| if error.location().is_some() { error } else { error.at(path) };
+        let encoder = Encoder::new(checkpoint, shape, settings, precision).map_err(of_checkpoint)?;
+        let input = encoder.width
+            * match settings.kind {
+                Kind::Regression => 6,
+                Kind::Referenceless => 4,
+                Kind::Unified { .. } => 1,
+            };
+        let estimator = Estimator::new(checkpoint, settings, input).map_err(of_checkpoint)?;
+        let subwords = Subwords::load(folder, shape.longest)?;
+        Ok(Self { kind: settings.kind, subwords, encoder, estimator })
+    }
+
+    /// Whether it needs references.
+    pub fn needs_references(&self) -> bool {
+        match self.kind {
+            Kind::Regression => true,
+            Kind::Referenceless => false,
+            Kind::Unified { source, .. } => !source,
+        }
+    }
+
+    /// Whether it looks at sources.
+    pub fn needs_sources(&self) -> bool {
+        match self.kind {
+            Kind::Regression | Kind::Referenceless => true,
+            Kind::Unified { source, .. } => source,
+        }
+    }
+
+    /// The score of each line of each system. `progress` gets how many of how many sequences are encoded.
+    ///
+    /// # Errors
+    /// A score is not a number: the model is damaged.
+    pub fn scores(&self, lines: Lines<'_>, mut progress: impl FnMut(usize, usize)) -> Result<Vec<Vec<f64>>> {
+        let count = lines.systems.first().map_or(0, |system| system.len());
+        let streams = match self.kind {
+            Kind::Referenceless => 1,
+            _ => lines.references.len().max(1),
+        };
+        let mut sums = vec![vec![0.0; count]; lines.systems.len()];
+        let mut cache = Cache::default();
+        for stream in 0..streams {
+            for (system, sums) in lines.systems.iter().zip(&mut sums) {
+                let samples: Vec<Sample<'_>> = (0..count)
+                    .map(|line| Sample {
+                        source: lines.sources.get(line).map_or("", String::as_str),
+                        translation: &system[line],
+                        reference: lines.references.get(stream).map(|stream| &*stream[line]),
+                    })
+                    .collect();
+                let scores = self.of_samples(&samples, &mut cache, &mut progress);
+                sums.iter_mut().zip(scores).for_each(|(sum, score)| *sum += f64::from(score) / streams as f64);
+            }
+        }
+        match sums.iter().flatten().all(|score| score.is_finite()) {
+            true => Ok(sums),
+            false => Err(Error::failure("the model's score is not a number: its weights are damaged")),
+        }
+    }
+
+    fn of_samples<'a>(
+        &self,
+        samples: &[Sample<'a>],
+        cache: &mut Cache<'a>,
+        progress: &mut impl FnMut(usize, usize),
+    ) -> Vec<f32> {
+        match self.kind {
+            Kind::Regression | Kind::Referenceless => {
+                let lines = samples.iter().flat_map(|sample| {
+                    let reference = sample.reference.filter(|_| self.kind == Kind::Regression);
+                    [Some(sample.source), Some(sample.translation), reference].into_iter().flatten()
+                });
+                self.encode(lines.map(|line| vec![line]), cache, progress);
+                self.estimate(samples, |sample, row| {
+                    let [source, translation] = [sample.source, sample.translation].map(|line| &cache[&vec![line]]);
+                    let pairs = |other: &[f32], row: &mut Vec<f32>| {
+                        row.extend(translation.iter().zip(other).map(|(a, b)| a * b));
+                        row.extend(translation.iter().zip(other).map(|(a, b)| (a - b).abs()));
+                    };
+                    row.extend(translation);
+                    match sample.reference.filter(|_| self.kind == Kind::Regression) {
+                        Some(reference) => {
+                            let reference = &cache[&vec![reference]];
+                            row.extend(reference);
+                            pairs(reference, row);
+                        }
+                        None => row.extend(source),
+                    }
+                    pairs(source, row);
+                })
+            }
+            Kind::Unified { source, reference } => {
+                // With all three, the model looks at each pair and at all together.
+                let forms = |sample: &Sample<'a>| -> Vec<Vec<&'a str>> {
+                    let (mt, src) = (sample.translation, sample.source);
+                    match (source, sample.reference.filter(|_| reference)) {
+                        (true, Some(reference)) => {
+                            vec![vec![mt, src], vec![mt, reference], vec![mt, src, reference]]
+                        }
+                        (false, Some(reference)) => vec![vec![mt, reference]],
+                        (_, None) => vec![vec![mt, src]],
+                    }
+                };
+                self.encode(samples.iter().flat_map(&forms), cache, progress);
+                let count = samples.first().map_or(1, |sample| forms(sample).len());
+                let mut sums = vec![0.0; samples.len()];
+                for form in 0..count {
+                    let scores = self.estimate(samples, |sample, row| row.extend(&cache[&forms(sample)[form]]));
+                    sums.iter_mut().zip(scores).for_each(|(sum, score)| *sum += score / count as f32);
+                }
+                sums
+            }
+        }
+    }
+
+    /// Encodes what is not in the cache yet.
+    fn encode<'a>(
+        &self,
+        texts: impl Iterator<Item = Vec<&'a str>>,
+        cache: &mut Cache<'a>,
+        progress: &mut impl FnMut(usize, usize),
+    ) {
+        let mut new: Vec<Vec<&str>> = texts.filter(|text| !cache.contains_key(text)).collect();
+        new.sort_unstable();
+        new.dedup();
+        let tokens = |text: &Vec<&str>| match &text[..] {
+            [line] if !matches!(self.kind, Kind::Unified { .. }) => self.subwords.alone(line),
+            lines => self.subwords.joined(lines),
+        };
+        let mut sequences: Vec<(Vec<&str>, Vec<u32>)> = new
+            .into_par_iter()
+            .map(|text| {
+                let sequence = tokens(&text);
+                (text, sequence)
+            })
+            .collect();
+        sequences.sort_by_key(|(_, sequence)| sequence.len());
+        let all = sequences.len();
+        for (number, chunk) in sequences.chunks(TOGETHER).enumerate() {
+            let of_chunk: Vec<&[u32]> = chunk.iter().map(|(_, sequence)| &sequence[..]).collect();
+            let vectors = self.encoder.vectors(&of_chunk);
+            cache.extend(chunk.iter().map(|(text, _)| text.clone()).zip(vectors));
+            progress((number * TOGETHER + chunk.len()).min(all), all);
+        }
+    }
+
+    /// The score of each sample; `fill` appends what the estimator gets of it to a row.
+    fn estimate<'s, 'a>(
+        &self,
+        samples: &'s [Sample<'a>],
+        fill: impl Fn(&'s Sample<'a>, &mut Vec<f32>) + Sync,
+    ) -> Vec<f32> {
+        let of_chunk = |chunk: &'s [Sample<'a>]| {
+            let mut rows = Vec::new();
+            chunk.iter().for_each(|sample| fill(sample, &mut rows));
+            self.estimator.scores(rows, chunk.len())
+        };
+        samples.par_chunks(ESTIMATED).flat_map_iter(of_chunk).collect()
+    }
+}
+
+/// The vectors of lines, or of lines in one sequence.
+type Cache<'a> = HashMap<Vec<&'a str>, Vec<f32>>;
+
+/// What one score is for.
+#[derive(Clone, Copy, Debug)]
+struct Sample<'a> {
+    source: &'a str,
+    translation: &'a str,
+    reference: Option<&'a str>,
+}

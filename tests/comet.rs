@@ -1,0 +1,121 @@
+//! Scores of COMET's classes beside those of `unbabel-comet` (`tests/golden/comet_models.py`), and damaged files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use mt::comet::{Comet, Found, Lines, Place};
+use mt::infer::ComputeType;
+use serde_json::Value;
+use tempfile::TempDir;
+
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/comet");
+
+/// A model with its encoder's files beside it, as far as `wanted` wants them.
+fn model(name: &str, wanted: impl Fn(&str) -> bool) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = |from: PathBuf, to: &str| {
+        let to = folder.path().join(to);
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::copy(from, to).unwrap();
+    };
+    let golden = Path::new(GOLDEN);
+    for file in ["hparams.yaml", "checkpoints/model.ckpt"] {
+        copy(golden.join(name).join(file), file);
+    }
+    for file in ["config.json", "tokenizer.json", "sentencepiece.bpe.model"].into_iter().filter(|file| wanted(file)) {
+        copy(golden.join("encoder").join(file), &format!("encoder/{file}"));
+    }
+    folder
+}
+
+fn load(folder: &Path, precision: ComputeType) -> mt::error::Result<Comet> {
+    let place = Place::named(folder.to_str().unwrap())?;
+    Comet::load(&Found::open(&place, true)?, precision)
+}
+
+/// The golden lines (sources, translations, two streams of references), and the scores by model.
+fn golden() -> ([Vec<String>; 4], Value) {
+    let text = fs::read_to_string(Path::new(GOLDEN).join("scores.json")).unwrap();
+    let json: Value = serde_json::from_str(&text).unwrap();
+    let column = |column: usize| {
+        json["lines"].as_array().unwrap().iter().map(|line| line[column].as_str().unwrap().to_owned()).collect()
+    };
+    ([0, 1, 2, 3].map(column), json["scores"].clone())
+}
+
+#[test]
+fn scores_are_those_of_the_original() {
+    let ([sources, translations, first, second], expected) = golden();
+    let references = [first, second];
+    let names: Vec<&String> = expected.as_object().unwrap().keys().collect();
+    assert_eq!(names.len(), 8);
+    for name in names {
+        // The encoder's tokenizer in either form.
+        for form in ["tokenizer.json", "sentencepiece.bpe.model"] {
+            let folder = model(name, |file| file == form || file == "config.json");
+            let model = load(folder.path(), ComputeType::F32).unwrap();
+            let score = |references: &[Vec<String>]| {
+                let systems = [&translations[..], &sources[..]];
+                let lines = Lines { sources: &sources, systems: &systems, references };
+                let scores = model.scores(lines, |_, _| ()).unwrap();
+                assert_eq!(scores.len(), 2);
+                scores.into_iter().next().unwrap()
+            };
+            let of_stream = |stream: usize| -> Vec<f64> {
+                expected[name][stream].as_array().unwrap().iter().map(|score| score.as_f64().unwrap()).collect()
+            };
+            let close = |found: &[f64], expected: &[f64], what: &str| {
+                assert_eq!(found.len(), expected.len());
+                for (line, (found, expected)) in found.iter().zip(expected).enumerate() {
+                    let odd = format!("{name}, {form}, {what}, line {line}: {found} instead of {expected}");
+                    assert!((found - expected).abs() < 2e-5, "{odd}");
+                }
+            };
+            let each = [0, 1].map(of_stream);
+            for (stream, expected) in each.iter().enumerate() {
+                close(&score(&references[stream..=stream]), expected, "alone");
+            }
+            let mean: Vec<f64> = each[0].iter().zip(&each[1]).map(|(a, b)| (a + b) / 2.0).collect();
+            close(&score(&references), &mean, "both");
+        }
+    }
+}
+
+/// One byte less, or any byte another, is an error or changes scores, and never a panic.
+#[test]
+fn damaged_files_are_errors() {
+    let folder = model("kiwi", |_| true);
+    let path = folder.path().join("checkpoints/model.ckpt");
+    let whole = fs::read(&path).unwrap();
+    let ([sources, translations, ..], _) = golden();
+    let try_it = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        let lines = Lines { sources: &sources[..2], systems: &[&translations[..2]], references: &[] };
+        load(folder.path(), ComputeType::F32).and_then(|model| model.scores(lines, |_, _| ()))
+    };
+    try_it(&whole).unwrap();
+    for length in [0, 1, 100, whole.len() / 2, whole.len() - 1] {
+        let error = try_it(&whole[..length]).unwrap_err();
+        assert!(error.location().is_some(), "{error}");
+    }
+    for at in (0..whole.len()).step_by(whole.len() / 61) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x55;
+        let _ = try_it(&bytes);
+    }
+    for (file, text) in [
+        ("hparams.yaml", "class_identifier: xcomet_metric\n"),
+        ("hparams.yaml", "- a\n"),
+        ("encoder/config.json", "{}"),
+        ("encoder/config.json", "[]"),
+        ("encoder/tokenizer.json", "{}"),
+    ] {
+        let folder = model("kiwi", |_| true);
+        fs::write(folder.path().join(file), text).unwrap();
+        let error = load(folder.path(), ComputeType::F32).unwrap_err();
+        assert!(error.location().is_some_and(|location| location.path.ends_with(file)), "{file}: {error}");
+    }
+    let folder = model("kiwi", |_| false);
+    let error = load(folder.path(), ComputeType::F32).unwrap_err().to_string();
+    assert!(error.contains("the tokenizer of the encoder") && error.contains("`encoder`"), "{error}");
+}
