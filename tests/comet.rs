@@ -1,7 +1,11 @@
 //! Scores of COMET's classes beside those of `unbabel-comet` (`tests/golden/comet_models.py`), and damaged files.
 
+mod common;
+
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use common::project::{Project, fails, stderr, stdout, succeeds};
 
 use mt::comet::{Comet, Found, Lines, Place};
 use mt::infer::ComputeType;
@@ -118,4 +122,79 @@ fn damaged_files_are_errors() {
     let folder = model("kiwi", |_| false);
     let error = load(folder.path(), ComputeType::F32).unwrap_err().to_string();
     assert!(error.contains("the tokenizer of the encoder") && error.contains("`encoder`"), "{error}");
+}
+
+/// `mt eval` with `--comet` and `--qe`: the mean over lines, beside other metrics, of several systems and references.
+#[test]
+fn eval_scores_with_models() {
+    let (comet, qe) = (model("regression", |_| true), model("kiwi", |_| true));
+    let [comet, qe] = [&comet, &qe].map(|folder| folder.path().to_str().unwrap());
+    let ([sources, translations, first, second], expected) = golden();
+    let project = Project::new();
+    let lines = 0..8;
+    for (name, text) in [("src", &sources), ("hyp", &translations), ("ref", &first), ("ref2", &second)] {
+        project.write(name, text[lines.clone()].join("\n").replace('\u{2028}', " ") + "\n");
+    }
+    // Reading a line removes white space at its end, which no token has.
+    let mean = |name: &str, stream: usize| {
+        let scores = expected[name][stream].as_array().unwrap()[lines.clone()].iter();
+        scores.map(|score| score.as_f64().unwrap()).sum::<f64>() / lines.len() as f64
+    };
+    let json = |args: &[&str]| -> Value {
+        let output = project.mt(args);
+        succeeds(&output);
+        serde_json::from_str(&stdout(&output)).unwrap()
+    };
+    let close = |found: &Value, expected: f64| {
+        assert!((found.as_f64().unwrap() - expected).abs() < 2e-5, "{found} instead of {expected}");
+    };
+    let args = ["eval", "--src", "src", "--hyp", "hyp", "--ref", "ref", "--json", "--comet", comet];
+    let found = json(&[&args[..], &["--qe", qe, "--chrf"]].concat());
+    let keys: Vec<&String> = found.as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["chrf", "comet", "qe"]);
+    close(&found["comet"]["score"], mean("regression", 0));
+    close(&found["qe"]["score"], mean("kiwi", 0));
+    let signature = |of: &str| found[of]["signature"].as_str().unwrap().to_owned();
+    assert!(signature("comet").starts_with(&format!("nrefs:1|model:{comet}|precision:f32|")), "{}", signature("comet"));
+    assert!(signature("qe").starts_with(&format!("model:{qe}|")), "{}", signature("qe"));
+    // Several references and systems.
+    let both = ["eval", "--src", "src", "--hyp", "hyp", "src", "--ref", "ref", "ref2", "--comet", comet];
+    let found = json(&[&both[..], &["--json", "--paired-bs"]].concat());
+    close(&found[0]["comet"]["score"], (mean("regression", 0) + mean("regression", 1)) / 2.0);
+    assert!(found[0]["comet"]["signature"].as_str().unwrap().contains("nrefs:2|bs:1000|seed:12345|model:"));
+    assert!(found[0]["comet"]["signature"].as_str().unwrap().contains("|refs:mean|"));
+    assert!(found[1]["comet"]["p_value"].is_number());
+    // Lines alone; text has four decimals.
+    let output = project.mt(&[&args[..7], &["--qe", qe, "--sentence-level"]].concat());
+    succeeds(&output);
+    let scores = expected["kiwi"][0].as_array().unwrap();
+    for (line, score) in stdout(&output).lines().zip(scores) {
+        assert!(line.ends_with(&format!(" = {:.4}", score.as_f64().unwrap())), "{line}, not {score}");
+    }
+    // Quality is estimated without references.
+    let alone = json(&["eval", "--src", "src", "--hyp", "hyp", "--json", "--qe", qe]);
+    close(&alone["qe"]["score"], mean("kiwi", 0));
+    for precision in ["bf16", "int8"] {
+        let found =
+            json(&["eval", "--src", "src", "--hyp", "hyp", "--json", "--qe", qe, "--comet-precision", precision]);
+        assert!((found["qe"]["score"].as_f64().unwrap() - mean("kiwi", 0)).abs() < 0.05, "{found}");
+        assert!(found["qe"]["signature"].as_str().unwrap().contains(&format!("precision:{precision}")));
+    }
+    for (args, words) in [
+        (&["--hyp", "hyp", "--ref", "ref", "--comet", comet][..], "--comet needs the sources"),
+        (&["--hyp", "hyp", "--src", "src", "--comet", comet], "--hyp without --ref"),
+        (&["--hyp", "hyp", "--ref", "ref", "--src", "src", "--qe", comet], "compares with references"),
+        (&["--hyp", "hyp", "--ref", "ref", "--src", "src", "--comet", qe], "looks at no references"),
+        (&["--hyp", "hyp", "--src", "src"], "--hyp without --ref"),
+    ] {
+        fails(&project.mt(&[&["eval"], args].concat()), 2, &[words]);
+    }
+    let short = ["eval", "--hyp", "hyp", "--src", "valid.en", "--qe", qe];
+    fails(&project.mt(&short), 1, &["hyp has 8 lines", "aligned line by line"]);
+    let output = project.mt(&["eval", "--hyp", "hyp", "--ref", "ref", "--src", "src", "--comet", "Unbabel/x"]);
+    fails(&output, 1, &["write hf:Unbabel/x"]);
+    let offline = ["eval", "--hyp", "hyp", "--ref", "ref", "--src", "src", "--comet", "--offline"];
+    let output = project.command(&offline).env("HF_HOME", project.path("none")).output().unwrap();
+    fails(&output, 1, &["Unbabel/wmt22-comet-da"]);
+    assert!(!stderr(&output).is_empty());
 }

@@ -10,7 +10,8 @@ use common::project::succeeds;
 use mt::metrics::resample::{Interval, Systems, bootstrap, paired_bootstrap, paired_randomisation};
 use mt::metrics::tokenize::words;
 use mt::metrics::{
-    BleuOptions, ChrfOptions, Metric, Smooth, Statistics, TerOptions, Tokenize, corpus_bleu, sentence_bleu, signature,
+    BleuOptions, ChrfOptions, Smooth, Statistics, TerOptions, TextMetric, Tokenize, corpus_bleu, sentence_bleu,
+    signature,
 };
 use serde_json::Value;
 
@@ -31,7 +32,7 @@ fn strings(value: &Value) -> Vec<String> {
 }
 
 /// The metric of a golden case; `options` has sacrebleu's names.
-fn metric(name: &str, options: &Value) -> Box<dyn Metric> {
+fn metric(name: &str, options: &Value) -> Box<dyn TextMetric> {
     let flag = |key: &str| options[key].as_bool().unwrap();
     let number = |key: &str| options[key].as_u64().unwrap();
     match name {
@@ -122,8 +123,8 @@ fn golden_intervals_and_p_values_are_equal() {
     let texts: Vec<Vec<String>> = golden["systems"].as_array().unwrap().iter().map(strings).collect();
     let samples = golden["samples"].as_u64().unwrap() as usize;
     let keys = ["bleu", "chrf", "ter"];
-    let metrics: [&dyn Metric; 3] = [&BleuOptions::default(), &ChrfOptions::default(), &TerOptions::default()];
-    let of_texts = |metric: &dyn Metric| -> Vec<Statistics> {
+    let metrics: [&dyn TextMetric; 3] = [&BleuOptions::default(), &ChrfOptions::default(), &TerOptions::default()];
+    let of_texts = |metric: &dyn TextMetric| -> Vec<Statistics> {
         texts.iter().map(|lines| Statistics::new(metric, lines, &references).unwrap()).collect()
     };
     let statistics = metrics.map(of_texts);

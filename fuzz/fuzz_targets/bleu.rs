@@ -2,11 +2,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mt::metrics::{BleuOptions, ChrfOptions, Metric, Statistics, TerOptions, Tokenize};
+use mt::metrics::{BleuOptions, ChrfOptions, Statistics, TerOptions, TextMetric, Tokenize};
 
 fuzz_target!(|texts: (&str, &str)| {
     let (hypothesis, reference) = texts;
-    let score = |metric: &dyn Metric, most: f64| {
+    let score = |metric: &dyn TextMetric, most: f64| {
         let statistics = Statistics::new(metric, &[hypothesis], &[vec![reference]]).unwrap();
         let score = metric.score(&statistics.sum());
         assert!((0.0..=most + 1e-9).contains(&score), "{}: {score}", metric.name());

@@ -18,7 +18,7 @@ pub struct EvalArgs {
     /// Score these translations, without a model; several files are several systems, - is stdin. --src is then only for
     /// --report
     #[arg(
-        long, num_args = 1.., value_name = "FILE", requires = "reference", conflicts_with_all = ids_of_decoding(),
+        long, num_args = 1.., value_name = "FILE", conflicts_with_all = ids_of_decoding(),
         conflicts_with_all = ["tag", "trust_model_data"]
     )]
     pub hyp: Vec<PathBuf>,

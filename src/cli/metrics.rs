@@ -4,7 +4,8 @@ use clap::Args;
 
 use super::shell::Offered;
 use crate::error::Result;
-use crate::metrics::{BleuOptions, ChrfOptions, Metric, Smooth, TerOptions, Tokenize};
+use crate::infer::ComputeType;
+use crate::metrics::{BleuOptions, ChrfOptions, Smooth, TerOptions, TextMetric, Tokenize};
 
 /// Which metrics, and how they are computed.
 #[derive(Args, Debug)]
@@ -18,6 +19,27 @@ pub struct MetricArgs {
     /// Compute TER
     #[arg(long, help_heading = "Metrics")]
     pub ter: bool,
+    /// Compute COMET with this model: hf:ORG/NAME or a folder [default: hf:Unbabel/wmt22-comet-da]
+    ///
+    /// The model is fetched once, 2.3 GB. Of several references, the scores with each are averaged.
+    #[arg(
+        long, value_name = "MODEL", num_args = 0..=1, default_missing_value = "hf:Unbabel/wmt22-comet-da",
+        help_heading = "Metrics"
+    )]
+    pub comet: Option<String>,
+    /// Estimate quality from sources and translations alone, with a model of COMET that needs no references [default:
+    /// hf:Unbabel/wmt22-cometkiwi-da, which the hub gives to those who accepted its licence there]
+    #[arg(
+        long, value_name = "MODEL", num_args = 0..=1, default_missing_value = "hf:Unbabel/wmt22-cometkiwi-da",
+        help_heading = "Metrics"
+    )]
+    pub qe: Option<String>,
+    /// COMET: number type of matrix products: f32, as published; bf16 or int8, which are faster
+    #[arg(
+        long, value_name = "TYPE", default_value = "f32", help_heading = "Metrics", hide_possible_values = true,
+        value_parser = Offered(ComputeType::NAMES)
+    )]
+    pub comet_precision: String,
     /// Compute the model's perplexity and token accuracy on the first reference; alone, nothing is translated
     ///
     /// As in validation, pairs with an empty side, or one longer than model.max_length, do not count.
@@ -102,7 +124,19 @@ impl MetricArgs {
 
     /// Whether BLEU is computed: if it is asked for, or if no metric is.
     fn wants_bleu(&self) -> bool {
-        self.bleu || !(self.chrf || self.ter || self.ppl)
+        self.bleu || !(self.chrf || self.ter || self.ppl || self.neural() > 0)
+    }
+
+    /// Whether a metric compares translations with references.
+    #[must_use]
+    pub fn compares(&self) -> bool {
+        self.wants_bleu() || self.chrf || self.ter || self.comet.is_some()
+    }
+
+    /// How many neural metrics are computed.
+    #[must_use]
+    pub fn neural(&self) -> usize {
+        [&self.comet, &self.qe].into_iter().flatten().count()
     }
 
     /// Warnings of BLEU's flags if it is not computed: they have no effect then, as in sacrebleu. But a report always
@@ -141,7 +175,7 @@ impl MetricArgs {
     /// The metrics in the order of the output: BLEU, chrF, TER; BLEU if none is asked for. chrF, too, ignores case if
     /// `defaults` does.
     #[must_use]
-    pub fn chosen(&self, bleu: BleuOptions, defaults: &BleuOptions) -> Vec<Box<dyn Metric>> {
+    pub fn chosen(&self, bleu: BleuOptions, defaults: &BleuOptions) -> Vec<Box<dyn TextMetric>> {
         // All by name, so that none is forgotten here; `wants_bleu`, `idle` and `case_note` look at some of them, too.
         let Self {
             chrf,
@@ -163,10 +197,13 @@ impl MetricArgs {
             smooth: _,
             smooth_value: _,
             force: _,
-            // It needs a model.
+            // They need models.
             ppl: _,
+            comet: _,
+            qe: _,
+            comet_precision: _,
         } = *self;
-        let mut metrics: Vec<Box<dyn Metric>> = Vec::new();
+        let mut metrics: Vec<Box<dyn TextMetric>> = Vec::new();
         if self.wants_bleu() {
             metrics.push(Box::new(bleu));
         }
@@ -198,7 +235,7 @@ mod tests {
     use crate::cli::{Cli, Command};
 
     /// The metrics that flags ask for, of a model that writes lower case or of one that does not; and the note.
-    fn metrics_of(flags: &str, lowercase: bool) -> (Vec<Box<dyn Metric>>, Option<String>) {
+    fn metrics_of(flags: &str, lowercase: bool) -> (Vec<Box<dyn TextMetric>>, Option<String>) {
         let command = format!("mt eval --model m {flags}");
         let words: Vec<std::ffi::OsString> = command.split_whitespace().map(Into::into).collect();
         let Command::Eval(args) = Cli::from_arguments(&words).unwrap().command else { panic!("{command}") };
@@ -210,7 +247,7 @@ mod tests {
     /// Whether each metric ignores case, and the note.
     fn cases(flags: &str, lowercase: bool) -> (Vec<String>, Option<String>) {
         let (metrics, note) = metrics_of(flags, lowercase);
-        let case = |metric: &dyn Metric| {
+        let case = |metric: &dyn TextMetric| {
             let case = metric.options().into_iter().find(|(key, _)| *key == "case");
             format!("{} {}", metric.key(), case.map(|(_, case)| case).unwrap_or_default())
         };

@@ -326,6 +326,38 @@ mod tests {
         assert!(read(b"").is_err());
     }
 
+    /// Whatever bytes of a real pickle are changed, reading it ends, and without a panic.
+    #[test]
+    fn changed_pickles_are_read_or_refused() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/comet/kiwi/checkpoints/model.ckpt");
+        let mut archive = ZipArchive::new(BufReader::new(File::open(path).unwrap())).unwrap();
+        let name = (0..archive.len()).map(|index| archive.by_index(index).unwrap().name().unwrap().into_owned());
+        let name = name.into_iter().find(|name| name.ends_with(PICKLE)).unwrap();
+        let whole = entry(&mut archive, &name, u64::MAX).unwrap();
+        let look = |bytes: &[u8]| {
+            let root = read(bytes)?;
+            let settings = member(&root, "hyper_parameters").and_then(plain);
+            Ok::<_, String>((member(&root, "state_dict").map_or(0, |state| tensors(state).len()), settings))
+        };
+        let (count, settings) = look(&whole).unwrap();
+        assert!(count > 40 && settings.unwrap()["activations"] == "Tanh");
+        let mut random = crate::rng::Stream::new(5, "pickles");
+        let mut refused = 0;
+        for _ in 0..20_000 {
+            let mut bytes = whole.clone();
+            for _ in 0..1 + random.below(4) {
+                let at = random.below(bytes.len() as u64) as usize;
+                match random.below(3) {
+                    0 => bytes[at] = random.below(256) as u8,
+                    1 => drop(bytes.remove(at)),
+                    _ => bytes.truncate(at.max(1)),
+                }
+            }
+            refused += usize::from(look(&bytes).is_err());
+        }
+        assert!((5_000..20_000).contains(&refused), "{refused}");
+    }
+
     #[test]
     fn a_tensor_is_where_its_call_says() {
         let class =

@@ -4,7 +4,9 @@
 //! |---|---|
 //! | `hparams.yaml` | the class, and the settings of its training |
 //! | `checkpoints/model.ckpt` | tensors, and the settings again |
-//! | `config.json`, `tokenizer.json` or `sentencepiece.bpe.model` | of the encoder: in the repository that the settings name, or in a folder `encoder` beside these |
+//! | `config.json`, and `tokenizer.json` or `sentencepiece.bpe.model` | of the encoder |
+//!
+//! The encoder's files are in the repository that the settings name, or in a folder `encoder` beside these.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +14,7 @@ use serde_json::{Map, Value};
 
 use super::checkpoint::Checkpoint;
 use super::encoder::Shape;
-use super::settings::Settings;
+use super::settings::{Kind, Settings};
 use super::tokenizer::{MODEL, WHOLE};
 use crate::error::{Error, Result};
 use crate::escape::quoted;
@@ -75,6 +77,37 @@ pub struct Found {
 }
 
 impl Found {
+    /// The folder of the encoder's tokenizer.
+    pub fn encoder(&self) -> &Path {
+        &self.encoder
+    }
+
+    /// Whether the model needs references.
+    pub fn needs_references(&self) -> bool {
+        match self.settings.kind {
+            Kind::Regression => true,
+            Kind::Referenceless => false,
+            Kind::Unified { source, .. } => !source,
+        }
+    }
+
+    /// Whether it looks at references if there are some.
+    pub fn takes_references(&self) -> bool {
+        match self.settings.kind {
+            Kind::Regression => true,
+            Kind::Referenceless => false,
+            Kind::Unified { reference, .. } => reference,
+        }
+    }
+
+    /// Whether it needs sources.
+    pub fn needs_sources(&self) -> bool {
+        match self.settings.kind {
+            Kind::Regression | Kind::Referenceless => true,
+            Kind::Unified { source, .. } => source,
+        }
+    }
+
     /// Opens a model's files; fetches what is not in the cache.
     ///
     /// # Errors

@@ -75,23 +75,6 @@ impl Comet {
         Ok(Self { kind: settings.kind, subwords, encoder, estimator })
     }
 
-    /// Whether it needs references.
-    pub fn needs_references(&self) -> bool {
-        match self.kind {
-            Kind::Regression => true,
-            Kind::Referenceless => false,
-            Kind::Unified { source, .. } => !source,
-        }
-    }
-
-    /// Whether it looks at sources.
-    pub fn needs_sources(&self) -> bool {
-        match self.kind {
-            Kind::Regression | Kind::Referenceless => true,
-            Kind::Unified { source, .. } => source,
-        }
-    }
-
     /// The score of each line of each system. `progress` gets how many of how many sequences are encoded.
     ///
     /// # Errors

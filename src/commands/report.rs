@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::eval::results::{Results, Test};
+use super::eval::results::{Results, Scored, Test};
 use super::shared::output::{Output, Replacement};
 use super::shared::reserved;
 use crate::cli::{Common, ReportArgs};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::file::folder_of;
-use crate::metrics::{BleuOptions, ChrfOptions, Metric, Tokenize, resample};
+use crate::metrics::{BleuOptions, ChrfOptions, TextMetric, Tokenize, resample};
 use crate::report::files;
 use crate::report::page::{self, Run};
 use crate::report::picture::{Format, curves};
@@ -147,9 +147,13 @@ fn compared(runs: &[PathBuf], names: &[String]) -> Result<Value> {
     let (Some((_, reference)), true) = (reference, systems.len() > 1) else { return Ok(json!({ "notes": notes })) };
     let bleu = scoring.unwrap_or_default();
     let chrf = ChrfOptions { lowercase: bleu.lowercase, ..ChrfOptions::default() };
-    let metrics: Vec<Box<dyn Metric>> = vec![Box::new(bleu), Box::new(chrf)];
-    let lines = reference.len();
-    let results = Results::new(&metrics, &systems, &[reference], Test::PairedBootstrap(SAMPLES), resample::SEED)?;
+    let (lines, references) = (reference.len(), [reference]);
+    let metrics: [Box<dyn TextMetric>; 2] = [Box::new(bleu), Box::new(chrf)];
+    let scored = metrics.into_iter().map(|metric| Scored::new(metric, &systems, &references));
+    let scored = scored.collect::<Result<Vec<_>>>()?;
+    let names: Vec<String> = systems.into_iter().map(|(name, _)| name).collect();
+    let found = scored.iter().map(Scored::of_all).collect();
+    let results = Results::new(found, &names, Test::PairedBootstrap(SAMPLES), resample::SEED);
     Ok(json!({ "systems": results.json(), "lines": lines, "notes": notes }))
 }
 

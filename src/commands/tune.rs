@@ -21,7 +21,7 @@ use crate::decode::translate::TranslateOptions;
 use crate::decode::{DecodeConfig, LengthPenalty, PenaltyKind, Strategy, Trials};
 use crate::error::{Error, Result};
 use crate::escape::shown_path;
-use crate::metrics::{BleuOptions, ChrfOptions, Metric, Statistics, resample, signature};
+use crate::metrics::{BleuOptions, ChrfOptions, Metric, Statistics, TextMetric, resample, signature};
 use crate::model_dir::{ModelFiles, hub};
 use crate::run::directory;
 use crate::run::validator;
@@ -172,7 +172,7 @@ fn translate(
     Ok((references, texts.collect()))
 }
 
-fn metric_of(of_flag: Option<Utility>, args: &TuneArgs, model: &ModelFiles) -> Box<dyn Metric> {
+fn metric_of(of_flag: Option<Utility>, args: &TuneArgs, model: &ModelFiles) -> Box<dyn TextMetric> {
     let scoring = validator::scoring(&model.config, &model.tokenizers);
     let lowercase = args.lowercase || scoring.lowercase;
     match (of_flag, model.config.valid.metric) {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use crate::choice::choice;
 use crate::decode::translate::{Candidate, Translation};
-use crate::metrics::{BleuOptions, ChrfOptions, Metric};
+use crate::metrics::{BleuOptions, ChrfOptions, TextMetric};
 
 choice! {
     /// The metric that says how like two translations are.
@@ -48,7 +48,7 @@ impl Mbr {
 }
 
 impl Utility {
-    fn metric(self) -> Box<dyn Metric> {
+    fn metric(self) -> Box<dyn TextMetric> {
         match self {
             Self::Chrf => Box::new(ChrfOptions::default()),
             Self::Bleu => Box::new(BleuOptions { effective_order: true, ..BleuOptions::default() }),
@@ -88,6 +88,7 @@ impl Utility {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::Metric;
     use crate::metrics::sentence_bleu;
 
     const DRAWN: [&str; 5] = [

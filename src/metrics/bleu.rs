@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use super::metric::{Metric, Statistics};
+use super::metric::{Metric, Statistics, TextMetric};
 use super::ngrams::{MAX_ORDER, clipped_matches};
 use super::tokenize::{Tokenize, is_whitespace, words};
 use crate::error::{Error, Result};
@@ -151,7 +151,7 @@ impl BleuStats {
         out.iter_mut().zip(numbers).for_each(|(out, number)| *out = *number as f64);
     }
 
-    /// Reads numbers from [`Metric::line_statistics`], or sums of them.
+    /// Reads numbers from [`TextMetric::line_statistics`], or sums of them.
     fn read(numbers: &[f64]) -> Self {
         let number = |i: usize| numbers[i] as u64;
         Self {
@@ -187,10 +187,6 @@ impl Metric for BleuOptions {
         WIDTH
     }
 
-    fn line_statistics(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]) {
-        BleuStats::from_line(hypothesis, references.iter().copied(), self).write(statistics);
-    }
-
     fn score(&self, statistics: &[f64]) -> f64 {
         BleuScore::new(&BleuStats::read(statistics), self).score
     }
@@ -205,6 +201,12 @@ impl Metric for BleuOptions {
         json.insert("bp".to_owned(), score.bp.into());
         json.insert("sys_len".to_owned(), score.sys_len.into());
         json.insert("ref_len".to_owned(), score.ref_len.into());
+    }
+}
+
+impl TextMetric for BleuOptions {
+    fn line_statistics(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]) {
+        BleuStats::from_line(hypothesis, references.iter().copied(), self).write(statistics);
     }
 }
 

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use super::metric::Metric;
+use super::metric::{Metric, TextMetric};
 use super::tokenize::{is_whitespace, words};
 
 /// What stands in for a precision or recall without n-grams under [`ChrfOptions::eps_smoothing`].
@@ -59,21 +59,6 @@ impl Metric for ChrfOptions {
         3 * (self.char_order + self.word_order)
     }
 
-    /// The statistics of the reference with the best score.
-    fn line_statistics(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]) {
-        let hypothesis = self.cased(hypothesis);
-        let mut best = f64::NEG_INFINITY;
-        let mut candidate = vec![0.0; self.width()];
-        for reference in references {
-            self.against(&hypothesis, &self.cased(reference), &mut candidate);
-            let score = self.score(&candidate);
-            if score > best {
-                best = score;
-                statistics.copy_from_slice(&candidate);
-            }
-        }
-    }
-
     fn score(&self, statistics: &[f64]) -> f64 {
         let factor = f64::from(self.beta * self.beta);
         let mean = |precision: f64, recall: f64| (1.0 + factor) * precision * recall / (factor * precision + recall);
@@ -95,6 +80,23 @@ impl Metric for ChrfOptions {
             effective += 1.0;
         }
         if precision + recall == 0.0 { 0.0 } else { 100.0 * mean(precision / effective, recall / effective) }
+    }
+}
+
+impl TextMetric for ChrfOptions {
+    /// The statistics of the reference with the best score.
+    fn line_statistics(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]) {
+        let hypothesis = self.cased(hypothesis);
+        let mut best = f64::NEG_INFINITY;
+        let mut candidate = vec![0.0; self.width()];
+        for reference in references {
+            self.against(&hypothesis, &self.cased(reference), &mut candidate);
+            let score = self.score(&candidate);
+            if score > best {
+                best = score;
+                statistics.copy_from_slice(&candidate);
+            }
+        }
     }
 }
 

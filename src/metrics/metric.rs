@@ -19,10 +19,7 @@ pub trait Metric: Sync {
     /// How many numbers the statistics of a line have.
     fn width(&self) -> usize;
 
-    /// Writes the statistics of a line. `references` are those of the line, at least one.
-    fn line_statistics(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]);
-
-    /// The score of added-up statistics, in percent.
+    /// The score of added-up statistics, in percent; of a neural metric, the mean.
     fn score(&self, statistics: &[f64]) -> f64;
 
     /// What sacrebleu prints behind the score.
@@ -32,6 +29,65 @@ pub trait Metric: Sync {
 
     /// What else goes into JSON beside score and signature.
     fn add_to_json(&self, _statistics: &[f64], _json: &mut Map<String, Value>) {}
+
+    /// Whether it compares with references.
+    fn has_references(&self) -> bool {
+        true
+    }
+
+    /// How many more decimals its scores are printed with than those in percent.
+    fn more_decimals(&self) -> usize {
+        0
+    }
+}
+
+/// A metric that compares a line with its references.
+pub trait TextMetric: Metric {
+    /// Writes the statistics of a line. `references` are those of the line, at least one.
+    fn line_statistics(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]);
+}
+
+/// A metric whose score is the mean of the scores that a model gives to lines.
+#[derive(Clone, Debug)]
+pub struct MeanScore {
+    /// Its key in JSON.
+    pub key: &'static str,
+    /// Its name beside a score.
+    pub name: &'static str,
+    /// What its signature says of the model.
+    pub options: Vec<(&'static str, String)>,
+    /// Whether the model compares with references.
+    pub has_references: bool,
+}
+
+impl Metric for MeanScore {
+    fn key(&self) -> &'static str {
+        self.key
+    }
+
+    fn name(&self) -> String {
+        self.name.to_owned()
+    }
+
+    fn options(&self) -> Vec<(&'static str, String)> {
+        self.options.clone()
+    }
+
+    fn width(&self) -> usize {
+        2
+    }
+
+    fn score(&self, statistics: &[f64]) -> f64 {
+        statistics[0] / statistics[1]
+    }
+
+    fn has_references(&self) -> bool {
+        self.has_references
+    }
+
+    fn more_decimals(&self) -> usize {
+        2
+    }
 }
 
 /// The statistics of every line of a corpus.
@@ -48,7 +104,7 @@ impl Statistics {
     ///
     /// # Errors
     /// There is nothing to score, or the streams differ in length.
-    pub fn new<S: AsRef<str> + Sync>(metric: &dyn Metric, hypotheses: &[S], references: &[Vec<S>]) -> Result<Self> {
+    pub fn new<S: AsRef<str> + Sync>(metric: &dyn TextMetric, hypotheses: &[S], references: &[Vec<S>]) -> Result<Self> {
         check(hypotheses.len(), references)?;
         let line_references = |i: usize| references.iter().map(|stream| stream[i].as_ref()).collect::<Vec<_>>();
         Ok(Self::from_lines(metric, hypotheses, line_references, references.len()))
@@ -60,7 +116,7 @@ impl Statistics {
     /// # Errors
     /// As [`Statistics::new`], and where a line has no reference at all.
     pub fn with_missing<S: AsRef<str> + Sync>(
-        metric: &dyn Metric,
+        metric: &dyn TextMetric,
         hypotheses: &[S],
         references: &[Vec<Option<S>>],
     ) -> Result<Self> {
@@ -77,7 +133,7 @@ impl Statistics {
     }
 
     fn from_lines<'a, S: AsRef<str> + Sync>(
-        metric: &dyn Metric,
+        metric: &dyn TextMetric,
         hypotheses: &[S],
         line_references: impl Fn(usize) -> Vec<&'a str> + Sync,
         references: usize,
@@ -100,6 +156,16 @@ impl Statistics {
     pub fn from_counts(metric: &dyn Metric, counts: &[u32]) -> Self {
         let values = counts.iter().map(|count| f64::from(*count)).collect();
         Self { width: metric.width(), values, references: 1 }
+    }
+
+    /// For a [`MeanScore`], from the score of each line.
+    pub fn from_scores(scores: &[f64], references: usize) -> Self {
+        Self { width: 2, values: scores.iter().flat_map(|score| [*score, 1.0]).collect(), references }
+    }
+
+    /// Those of one line alone.
+    pub fn of_line(&self, index: usize) -> Self {
+        Self { values: self.line(index).to_vec(), ..*self }
     }
 
     /// Number of lines.
@@ -146,7 +212,7 @@ fn add(sum: &mut [f64], line: &[f64]) {
 /// added by a significance test.
 pub fn signature(metric: &dyn Metric, references: usize, resampling: &[(&str, String)]) -> String {
     let references = if references == 0 { "var".to_owned() } else { references.to_string() };
-    let mut parts = vec![format!("nrefs:{references}")];
+    let mut parts = if metric.has_references() { vec![format!("nrefs:{references}")] } else { Vec::new() };
     parts.extend(resampling.iter().map(|(key, value)| format!("{key}:{value}")));
     parts.extend(metric.options().into_iter().map(|(key, value)| format!("{key}:{value}")));
     parts.push(format!("version:mt-{}", env!("CARGO_PKG_VERSION")));

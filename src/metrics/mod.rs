@@ -25,6 +25,6 @@ pub mod tokenize;
 
 pub use bleu::{BleuOptions, BleuScore, BleuStats, Smooth, corpus_bleu, sentence_bleu, tokenized_warning};
 pub use chrf::ChrfOptions;
-pub use metric::{Metric, Statistics, signature};
+pub use metric::{MeanScore, Metric, Statistics, TextMetric, signature};
 pub use ter::TerOptions;
 pub use tokenize::Tokenize;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use super::metric::Metric;
+use super::metric::{Metric, TextMetric};
 use super::shifts::edits;
 use super::tokenize::{separate_punctuation, separate_stops, words};
 
@@ -47,6 +47,22 @@ impl Metric for TerOptions {
         2
     }
 
+    fn score(&self, statistics: &[f64]) -> f64 {
+        let [edits, words] = [statistics[0], statistics[1]];
+        match words {
+            _ if words > 0.0 => 100.0 * (edits / words),
+            _ if edits > 0.0 => 100.0,
+            _ => 0.0,
+        }
+    }
+
+    fn add_to_json(&self, statistics: &[f64], json: &mut Map<String, Value>) {
+        json.insert("num_edits".to_owned(), statistics[0].into());
+        json.insert("ref_length".to_owned(), statistics[1].into());
+    }
+}
+
+impl TextMetric for TerOptions {
     /// The fewest edits to any reference, and the mean length of all.
     fn line_statistics(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]) {
         let mut ids = HashMap::new();
@@ -62,20 +78,6 @@ impl Metric for TerOptions {
         let length: usize = references.iter().map(Vec::len).sum();
         let fewest = references.iter().map(|reference| edits(&hypothesis, reference)).min();
         statistics.copy_from_slice(&[fewest.unwrap_or(0) as f64, length as f64 / references.len().max(1) as f64]);
-    }
-
-    fn score(&self, statistics: &[f64]) -> f64 {
-        let [edits, words] = [statistics[0], statistics[1]];
-        match words {
-            _ if words > 0.0 => 100.0 * (edits / words),
-            _ if edits > 0.0 => 100.0,
-            _ => 0.0,
-        }
-    }
-
-    fn add_to_json(&self, statistics: &[f64], json: &mut Map<String, Value>) {
-        json.insert("num_edits".to_owned(), statistics[0].into());
-        json.insert("ref_length".to_owned(), statistics[1].into());
     }
 }
 

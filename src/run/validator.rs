@@ -19,7 +19,7 @@ use crate::decode::source::Reader;
 use crate::decode::translate::{Constraints, TranslateOptions, Translation, Translator};
 use crate::decode::{Ending, Strategy};
 use crate::error::{Error, Result};
-use crate::metrics::{BleuOptions, ChrfOptions, Metric, Statistics, bleu, resample};
+use crate::metrics::{BleuOptions, ChrfOptions, Metric, Statistics, TextMetric, bleu, resample};
 use crate::model::Transformer;
 use crate::model_dir::Tell;
 use crate::notice::Notice;
@@ -308,7 +308,7 @@ impl ScoredSet {
     /// Adds the scores of the set's translations, and the value by which the model is judged.
     fn add_scores(&self, validation: &mut Validation, texts: &[&str]) -> Result<()> {
         validation.value = validation.loss;
-        let metrics: [&dyn Metric; 2] = [&self.bleu, &self.chrf];
+        let metrics: [&dyn TextMetric; 2] = [&self.bleu, &self.chrf];
         for metric in metrics {
             let references = self.references.iter().map(String::as_str).collect();
             let statistics = Statistics::new(metric, texts, &[references])?;

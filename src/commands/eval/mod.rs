@@ -1,5 +1,6 @@
 //! `mt eval`
 
+mod neural;
 mod perplexity;
 mod report;
 pub(super) mod results;
@@ -19,11 +20,11 @@ use crate::data::{CorpusLocation, texts};
 use crate::device;
 use crate::error::{Error, Result};
 use crate::metrics::analysis::{self, Frequencies};
-use crate::metrics::{BleuOptions, Metric, bleu, resample};
+use crate::metrics::{BleuOptions, Statistics, TextMetric, bleu, resample};
 use crate::model_dir::trust;
 use perplexity::Perplexity;
 use report::Report;
-use results::{Results, Test};
+use results::{Results, Scored, Test};
 use test_set::{System, TestSet};
 
 /// Scores translations: a model's own, or those in files.
@@ -37,6 +38,8 @@ pub(super) fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     let metrics = args.metrics.chosen(bleu, &BleuOptions::default());
     let test = Test::new(&args.significance);
     refuse_contradictions(args, common, &metrics, test)?;
+    let neural = neural::find(args, common.offline)?;
+    let translates = !metrics.is_empty() || !neural.is_empty() || args.report;
     let mut output = Output::open(None)?;
     // Before anything is translated, since it may be missing.
     let train_text = args.train_text.as_ref().filter(|_| args.report).map(read_lines).transpose()?;
@@ -46,11 +49,12 @@ pub(super) fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     } else if test.is_paired() {
         test_set::translate_apart(args, common)?
     } else {
-        test_set::translate_together(args, &args.models, !metrics.is_empty() || args.report, common)?
+        test_set::translate_together(args, &args.models, translates, common)?
     };
+    let bleu = args.metrics.bleu(args.sentence_level, &set.scoring)?;
+    let metrics = args.metrics.chosen(bleu, &set.scoring);
+    let of_models = neural.into_iter().map(|wanted| wanted.score(&set)).collect::<Result<Vec<_>>>()?;
     let TestSet { sources, references, systems, perplexity, training, target, scoring } = set;
-    let bleu = args.metrics.bleu(args.sentence_level, &scoring)?;
-    let metrics = args.metrics.chosen(bleu, &scoring);
     if !args.metrics.force && metrics.iter().any(|metric| metric.key() == "bleu") {
         warn(&bleu, &systems, &references);
     }
@@ -58,12 +62,6 @@ pub(super) fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     if let Some(text) = case_note.filter(|_| !systems.is_empty() && !args.metrics.force) {
         note(text);
     }
-    if args.sentence_level {
-        sentences(&metrics, &systems, &references, args, common, &mut output)?;
-        return output.flush();
-    }
-    let seed = common.seed.unwrap_or(resample::SEED);
-    let results = Results::new(&metrics, &systems, &references, test, seed)?;
     let report = if args.report {
         let text = CountedText {
             named: train_text,
@@ -76,12 +74,21 @@ pub(super) fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     } else {
         None
     };
+    let scored = metrics.into_iter().map(|metric| Scored::new(metric, &systems, &references));
+    let scored: Vec<Scored> = scored.chain(of_models.into_iter().map(Ok)).collect::<Result<_>>()?;
+    let names: Vec<String> = systems.iter().map(|(name, _)| name.clone()).collect();
+    if args.sentence_level {
+        sentences(&scored, &names, args, common, &mut output)?;
+        return output.flush();
+    }
+    let seed = common.seed.unwrap_or(resample::SEED);
+    let results = Results::new(scored.iter().map(Scored::of_all).collect(), &names, test, seed);
     print(args, common, &results, perplexity.as_ref(), report.as_ref(), &mut output)?;
     output.flush()
 }
 
 /// Refuses flags that contradict each other.
-fn refuse_contradictions(args: &EvalArgs, common: &Common, metrics: &[Box<dyn Metric>], test: Test) -> Result<()> {
+fn refuse_contradictions(args: &EvalArgs, common: &Common, metrics: &[Box<dyn TextMetric>], test: Test) -> Result<()> {
     let files = args.hyp.iter().chain(&args.set.reference).chain(&args.set.src);
     if files.filter(|path| *path == Path::new("-")).count() > 1 {
         return Err(Error::usage("only one of --src, --ref and --hyp can be stdin").help("name files for the others"));
@@ -95,10 +102,11 @@ fn refuse_contradictions(args: &EvalArgs, common: &Common, metrics: &[Box<dyn Me
             error.help("give several --hyp or several --model, the baseline first; --confidence needs only one")
         );
     }
-    if args.metrics.ppl && metrics.is_empty() && !args.report {
+    if args.metrics.ppl && metrics.is_empty() && args.metrics.neural() == 0 && !args.report {
         perplexity::refuse_idle(args)?;
     }
-    if args.sentence_level && !common.json && (metrics.len() > 1 || args.hyp.len() > 1) {
+    let count = metrics.len() + args.metrics.neural();
+    if args.sentence_level && !common.json && (count > 1 || args.hyp.len() > 1) {
         let error = Error::usage("--sentence-level prints one metric of one system");
         return Err(error.help("choose one, or give --json"));
     }
@@ -217,19 +225,16 @@ impl CountedText<'_> {
 
 /// Scores every sentence separately.
 fn sentences(
-    metrics: &[Box<dyn Metric>],
-    systems: &[System],
-    references: &[Vec<String>],
+    scored: &[Scored],
+    systems: &[String],
     args: &EvalArgs,
     common: &Common,
     output: &mut Output,
 ) -> Result<()> {
-    let lines = systems.first().map_or(0, |(_, lines)| lines.len());
+    let lines = scored.first().and_then(|scored| scored.statistics.first()).map_or(0, Statistics::len);
     for line in 0..lines {
-        let one = |(name, lines): &System| (name.clone(), vec![lines[line].clone()]);
-        let systems: Vec<System> = systems.iter().map(one).collect();
-        let references: Vec<Vec<String>> = references.iter().map(|stream| vec![stream[line].clone()]).collect();
-        let results = Results::new(metrics, &systems, &references, Test::None, 0)?;
+        let found = scored.iter().map(|scored| scored.of_line(line)).collect();
+        let results = Results::new(found, systems, Test::None, 0);
         if common.json {
             output.json(&results.json())?;
         } else {

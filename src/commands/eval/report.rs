@@ -12,7 +12,7 @@ use similar::{ChangeTag, TextDiff};
 use super::test_set::System;
 use crate::error::Result;
 use crate::metrics::analysis::{self, OddLines, Oddity, OfFrequency, OfLength, Texts};
-use crate::metrics::{BleuOptions, ChrfOptions, Metric, Statistics, Tokenize};
+use crate::metrics::{BleuOptions, ChrfOptions, Metric, Statistics, TextMetric, Tokenize};
 
 /// How many of the worst, the best, and the most different lines to show.
 const SHOWN: usize = 5;
@@ -49,7 +49,7 @@ impl<'a> Report<'a> {
     /// Analyses all systems, with the tokenization and case of `bleu`. `frequencies` are the word counts of a text,
     /// with its name.
     pub(super) fn new(
-        metrics: &[Box<dyn Metric>],
+        metrics: &[Box<dyn TextMetric>],
         sources: Option<&'a [String]>,
         references: &'a [Vec<String>],
         systems: &'a [System],
@@ -63,7 +63,8 @@ impl<'a> Report<'a> {
                 .iter()
                 .map(|metric| Statistics::new(metric.as_ref(), hypotheses, references))
                 .collect::<Result<Vec<_>>>()?;
-            let scored: Vec<(&dyn Metric, &Statistics)> = metrics.iter().map(Box::as_ref).zip(&statistics).collect();
+            let scored: Vec<(&dyn Metric, &Statistics)> =
+                metrics.iter().map(|metric| &**metric as &dyn Metric).zip(&statistics).collect();
             let of_lines = Statistics::new(&chrf, hypotheses, references)?;
             let chrf: Vec<f64> = of_lines.lines().map(|line| chrf.score(line)).collect();
             let mut order: Vec<usize> = (0..chrf.len()).collect();

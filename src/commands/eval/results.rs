@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::cli::{ScoreFormat, SignificanceArgs};
 use crate::error::Result;
 use crate::metrics::resample::{self, Interval, Systems};
-use crate::metrics::{Metric, Statistics, signature};
+use crate::metrics::{Metric, Statistics, TextMetric, signature};
 
 /// The significance test asked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -57,7 +57,42 @@ pub(crate) struct Score {
     p_value: Option<f64>,
 }
 
-/// Scores of systems on the same references.
+/// A metric, and what it has found in each system.
+pub(crate) struct Scored {
+    pub(crate) metric: Box<dyn Metric>,
+    /// Of each system.
+    pub(crate) statistics: Vec<Statistics>,
+}
+
+impl Scored {
+    /// The translations of systems, compared with references.
+    ///
+    /// # Errors
+    /// There is nothing to score, or systems and references differ in length.
+    pub(crate) fn new(
+        metric: Box<dyn TextMetric>,
+        systems: &[(String, Vec<String>)],
+        references: &[Vec<String>],
+    ) -> Result<Self> {
+        let of_system = |(_, lines): &(String, Vec<String>)| Statistics::new(&*metric, lines, references);
+        Ok(Self { statistics: systems.iter().map(of_system).collect::<Result<_>>()?, metric })
+    }
+
+    /// What it has found in one line.
+    pub(crate) fn of_line(&self, line: usize) -> Found<'_> {
+        (&*self.metric, self.statistics.iter().map(|statistics| statistics.of_line(line)).collect())
+    }
+
+    /// What it has found in all lines.
+    pub(crate) fn of_all(&self) -> Found<'_> {
+        (&*self.metric, self.statistics.clone())
+    }
+}
+
+/// A metric, and what it has found in each system, in all lines or in some.
+pub(crate) type Found<'a> = (&'a dyn Metric, Vec<Statistics>);
+
+/// Scores of systems on the same lines.
 pub(crate) struct Results<'a> {
     metrics: Vec<&'a dyn Metric>,
     signatures: Vec<String>,
@@ -68,27 +103,10 @@ pub(crate) struct Results<'a> {
 }
 
 impl<'a> Results<'a> {
-    /// Scores named systems.
-    ///
-    /// # Errors
-    /// There is nothing to score, or systems and references differ in length.
-    pub(crate) fn new(
-        metrics: &'a [Box<dyn Metric>],
-        systems: &[(String, Vec<String>)],
-        references: &[Vec<String>],
-        test: Test,
-        seed: u64,
-    ) -> Result<Self> {
-        let metrics: Vec<&dyn Metric> = metrics.iter().map(Box::as_ref).collect();
-        let of_metric = |metric: &dyn Metric| -> Result<Vec<Statistics>> {
-            systems.iter().map(|(_, lines)| Statistics::new(metric, lines, references)).collect()
-        };
-        let statistics = metrics.iter().map(|metric| of_metric(*metric)).collect::<Result<Vec<_>>>()?;
-        let all: Vec<Systems> = metrics
-            .iter()
-            .zip(&statistics)
-            .map(|(metric, statistics)| Systems { metric: *metric, statistics })
-            .collect();
+    /// Scores systems by what the metrics have found in each.
+    pub(crate) fn new(found: Vec<Found<'a>>, systems: &[String], test: Test, seed: u64) -> Self {
+        let all: Vec<Systems> =
+            found.iter().map(|(metric, statistics)| Systems { metric: *metric, statistics }).collect();
         let samples = match test {
             Test::Confidence(samples) | Test::PairedBootstrap(samples) => resample::bootstrap(&all, samples, seed),
             _ => Vec::new(),
@@ -99,25 +117,31 @@ impl<'a> Results<'a> {
             _ => Vec::new(),
         };
         let score = |metric: usize, system: usize| {
-            let statistics = statistics[metric][system].sum();
+            let statistics = found[metric].1[system].sum();
             Score {
-                score: metrics[metric].score(&statistics),
+                score: found[metric].0.score(&statistics),
                 interval: samples.get(metric).map(|of_metric| Interval::from_scores(&of_metric[system])),
                 p_value: p_values.get(metric).zip(system.checked_sub(1)).map(|(of_metric, other)| of_metric[other]),
                 statistics,
             }
         };
         let of_metric = |metric: usize| (0..systems.len()).map(|system| score(metric, system)).collect();
-        Ok(Self {
-            signatures: metrics
-                .iter()
-                .map(|metric| signature(*metric, references.len(), &test.signature(seed)))
-                .collect(),
-            systems: systems.iter().map(|(name, _)| name.clone()).collect(),
-            scores: (0..metrics.len()).map(of_metric).collect(),
+        let signature = |(metric, statistics): &Found<'_>| {
+            let references = statistics.first().map_or(0, |statistics| statistics.references);
+            signature(*metric, references, &test.signature(seed))
+        };
+        Self {
+            signatures: found.iter().map(signature).collect(),
+            systems: systems.to_vec(),
+            scores: (0..found.len()).map(of_metric).collect(),
             is_paired: test.is_paired(),
-            metrics,
-        })
+            metrics: found.iter().map(|(metric, _)| *metric).collect(),
+        }
+    }
+
+    /// How many decimals of a metric's scores are printed, where those in percent have `width`.
+    fn decimals(&self, metric: usize, width: usize) -> usize {
+        width + self.metrics[metric].more_decimals()
     }
 
     /// Whether no metric was wanted.
@@ -171,7 +195,7 @@ impl<'a> Results<'a> {
     fn lines(&self, width: usize, score_only: bool) -> Vec<String> {
         let of_metric = |(i, metric): (usize, &&dyn Metric)| {
             let score = &self.scores[i][0];
-            let value = value(score, width, true);
+            let value = value(score, self.decimals(i, width), true);
             if score_only {
                 return (String::new(), value);
             }
@@ -192,7 +216,8 @@ impl<'a> Results<'a> {
         };
         let head = std::iter::once("System".to_owned()).chain(self.metrics.iter().map(column)).collect();
         let system = |i: usize| {
-            let scores = self.scores.iter().map(|of_metric| value(&of_metric[i], width, false));
+            let scores = self.scores.iter().enumerate();
+            let scores = scores.map(|(metric, of)| value(&of[i], self.decimals(metric, width), false));
             std::iter::once(self.name(i)).chain(scores).collect()
         };
         std::iter::once(head).chain((0..self.systems.len()).map(system)).collect()
@@ -255,7 +280,7 @@ impl<'a> Results<'a> {
     /// sacrebleu's JSON for one system.
     fn single_json(&self, width: usize) -> String {
         let of_metric = |(i, metric): (usize, &&dyn Metric)| {
-            let score = &self.scores[i][0];
+            let (score, width) = (&self.scores[i][0], self.decimals(i, width));
             let mut json = Map::new();
             json.insert("name".to_owned(), metric.name().into());
             json.insert("score".to_owned(), rounded(score.score, width));
@@ -283,7 +308,8 @@ impl<'a> Results<'a> {
     fn table_json(&self, width: usize) -> String {
         let of_system = |system: usize| {
             let mut json = Map::from_iter([("system".to_owned(), Value::from(self.name(system)))]);
-            for (metric, by_system) in self.metrics.iter().zip(&self.scores) {
+            for (i, (metric, by_system)) in self.metrics.iter().zip(&self.scores).enumerate() {
+                let width = self.decimals(i, width);
                 let Score { score, interval, p_value, .. } = &by_system[system];
                 let value = if self.is_paired {
                     json!({

@@ -47,9 +47,13 @@ pub(super) struct TestSet {
 
 /// Translations in files.
 pub(super) fn score_files(args: &EvalArgs) -> Result<TestSet> {
-    if args.set.src.is_some() && !args.report {
+    let is_needed = args.report || args.metrics.neural() > 0;
+    if args.set.reference.is_empty() && (args.report || args.metrics.compares()) {
+        return Err(Error::usage("--hyp without --ref").help("name the reference translations with --ref"));
+    }
+    if args.set.src.is_some() && !is_needed {
         let error = Error::usage("--src is not needed to score the translations given with --hyp");
-        return Err(error.help("leave it out, or give --report"));
+        return Err(error.help("leave it out, or give --report, --comet or --qe"));
     }
     let scored = |path: &PathBuf| {
         let file = read_file(path)?;
@@ -66,15 +70,29 @@ pub(super) fn score_files(args: &EvalArgs) -> Result<TestSet> {
     if let (Some(file), Some([])) = (args.set.reference.first(), references.first().map(Vec::as_slice)) {
         return Err(nothing_to_score(file));
     }
-    let aligned = |path: &PathBuf, lines: Vec<String>| -> Result<Vec<String>> {
+    let mut first: Option<(PathBuf, usize)> = None;
+    let mut aligned = |path: &PathBuf, lines: Vec<String>| -> Result<Vec<String>> {
         check_counts(path, lines.len(), &args.set.reference, &references)?;
+        // Without references, with one another.
+        let (before, count) = first.get_or_insert_with(|| (path.clone(), lines.len()));
+        if *count != lines.len() {
+            let [path, before] = [path, &*before].map(|path| shown_name(path).display().to_string());
+            let what = format!("{path} has {} lines, but {before} has {count}", lines.len());
+            return Err(Error::failure(what).help("translations and sources must be aligned line by line"));
+        }
         Ok(lines)
     };
+    let source = args.set.src.as_ref().map(|path| aligned(path, as_scored(&read_file(path)?))).transpose()?;
     let system = |path: &PathBuf| Ok((path.display().to_string(), aligned(path, scored(path)?)?));
-    let source = |path: &PathBuf| aligned(path, as_scored(&read_file(path)?));
+    let systems: Vec<System> = args.hyp.iter().map(system).collect::<Result<_>>()?;
+    if let (Some((name, lines)), true) = (systems.first(), references.is_empty())
+        && lines.is_empty()
+    {
+        return Err(nothing_to_score(Path::new(name)));
+    }
     Ok(TestSet {
-        sources: args.set.src.as_ref().map(source).transpose()?,
-        systems: args.hyp.iter().map(system).collect::<Result<_>>()?,
+        sources: source,
+        systems,
         references,
         perplexity: None,
         training: Vec::new(),

@@ -1,0 +1,79 @@
+//! `--comet` and `--qe`: scores by models of COMET.
+
+use super::results::Scored;
+use super::test_set::TestSet;
+use crate::cli::EvalArgs;
+use crate::comet::{Comet, Found, Lines, Place};
+use crate::console::{Counted, info, progress_bar};
+use crate::error::{Error, Result};
+use crate::escape::shown_path;
+use crate::infer::ComputeType;
+use crate::metrics::{MeanScore, Statistics};
+
+/// A model that was asked for, found but not loaded: translating comes first, and both would take memory.
+pub(super) struct Wanted {
+    key: &'static str,
+    name: &'static str,
+    found: Found,
+    precision: ComputeType,
+}
+
+/// Finds the models that flags ask for.
+///
+/// # Errors
+/// One is missing, damaged or of another kind, or needs text that is not given.
+pub(super) fn find(args: &EvalArgs, offline: bool) -> Result<Vec<Wanted>> {
+    let precision = ComputeType::from_flag("--comet-precision", &args.metrics.comet_precision)?;
+    let mut wanted = Vec::new();
+    for (key, name, flag, model) in
+        [("comet", "COMET", "--comet", &args.metrics.comet), ("qe", "QE", "--qe", &args.metrics.qe)]
+    {
+        let Some(model) = model else { continue };
+        let found = Found::open(&Place::named(model)?, offline)?;
+        if key == "qe" && found.needs_references() {
+            let error = Error::usage(format!("{flag} {model}: this model compares with references"));
+            return Err(
+                error.help("give it to --comet, or name one that needs none, such as hf:Unbabel/wmt22-cometkiwi-da")
+            );
+        }
+        if key == "comet" && !found.takes_references() {
+            let error = Error::usage(format!("{flag} {model}: this model looks at no references"));
+            return Err(error.help("give it to --qe"));
+        }
+        if found.needs_sources() && !args.hyp.is_empty() && args.set.src.is_none() {
+            return Err(Error::usage(format!("{flag} needs the sources of the translations")).help("give --src FILE"));
+        }
+        wanted.push(Wanted { key, name, found, precision });
+    }
+    Ok(wanted)
+}
+
+impl Wanted {
+    /// Scores the systems of a test set.
+    ///
+    /// # Errors
+    /// The model cannot be loaded.
+    pub(super) fn score(self, set: &TestSet) -> Result<Scored> {
+        let Self { key, name, found, precision } = self;
+        info(format_args!("{name}: {}, with the tokenizer in {}", found.name, shown_path(found.encoder())));
+        let model = Comet::load(&found, precision)?;
+        let systems: Vec<&[String]> = set.systems.iter().map(|(_, lines)| &lines[..]).collect();
+        let has_references = key == "comet";
+        let references = if has_references { &set.references[..] } else { &[] };
+        let lines = Lines { sources: set.sources.as_deref().unwrap_or_default(), systems: &systems, references };
+        let bar = progress_bar(Counted::Sentences, None);
+        let scores = model.scores(lines, |done, all| {
+            bar.set_length(all as u64);
+            bar.set_position(done as u64);
+        })?;
+        bar.finish_and_clear();
+        let mut options = vec![("model", found.name.clone())];
+        options.extend(found.revision.clone().map(|revision| ("revision", revision)));
+        if references.len() > 1 {
+            options.push(("refs", "mean".to_owned()));
+        }
+        options.push(("precision", precision.to_string()));
+        let statistics = scores.iter().map(|scores| Statistics::from_scores(scores, references.len())).collect();
+        Ok(Scored { metric: Box::new(MeanScore { key, name, options, has_references }), statistics })
+    }
+}
