@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::project::{Project, fails, stderr, stdout, succeeds};
+use common::project::{Project, fails, sets, stderr, stdout, succeeds};
 
 use mt::comet::{Comet, Found, Lines, Place};
 use mt::infer::ComputeType;
@@ -197,4 +197,47 @@ fn eval_scores_with_models() {
     let output = project.command(&offline).env("HF_HOME", project.path("none")).output().unwrap();
     fails(&output, 1, &["Unbabel/wmt22-comet-da"]);
     assert!(!stderr(&output).is_empty());
+}
+
+/// Of the same draws, the one with the best mean score beside all of them, each pair scored by itself.
+#[test]
+fn minimum_bayes_risk_by_a_model() {
+    let (folder, qe) = (model("regression", |_| true), model("kiwi", |_| true));
+    let project = Project::new();
+    succeeds(&project.train(&sets(&["train.max_updates=40"])));
+    let model = folder.path().to_str().unwrap();
+    let translate = |flags: &[&str]| -> Vec<Value> {
+        let args = ["translate", "--model", "runs/small", "--input", "valid.en", "--seed", "3", "--json"];
+        let output = project.mt(&[&args[..], flags].concat());
+        succeeds(&output);
+        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let drawn = translate(&["--sample", "--n-best", "7"]);
+    let chosen = translate(&["--mbr", "comet", "--mbr-model", model, "--samples", "7"]);
+    let comet = load(folder.path(), ComputeType::F32).unwrap();
+    assert_eq!((drawn.len(), chosen.len()), (6, 6));
+    for (drawn, chosen) in drawn.iter().zip(&chosen) {
+        let texts: Vec<String> = drawn["n_best"].as_array().unwrap().iter().map(text).collect();
+        let sources = vec![chosen["source"].as_str().unwrap().to_owned(); texts.len()];
+        let utility = |translation: &String| {
+            let systems = [&vec![translation.clone(); texts.len()][..]];
+            let lines = Lines { sources: &sources, systems: &systems, references: std::slice::from_ref(&texts) };
+            comet.scores(lines, |_, _| ()).unwrap()[0].iter().sum::<f64>() / texts.len() as f64
+        };
+        let best = texts.iter().map(utility).fold(f64::NEG_INFINITY, f64::max);
+        let (score, own) = (chosen["score"].as_f64().unwrap(), utility(&text(chosen)));
+        assert!((score - best).abs() < 1e-5 && (own - best).abs() < 1e-5, "{score}, {own} and not {best}");
+    }
+    let qe = qe.path().to_str().unwrap();
+    for (flags, words) in
+        [(&["--mbr", "comet", "--mbr-model", qe][..], "looks at no references"), (&["--mbr-model", model], "--mbr")]
+    {
+        fails(&project.mt(&[&["translate", "--model", "runs/small", "a"], flags].concat()), 2, &[words]);
+    }
+    let bulk = ["augment", "--model", "runs/small", "--input", "valid.de", "--out", "bt", "--mbr", "comet"];
+    fails(&project.mt(&bulk), 2, &["too long for whole corpora"]);
+}
+
+fn text(translation: &Value) -> String {
+    translation["translation"].as_str().unwrap().to_owned()
 }

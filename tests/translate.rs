@@ -8,7 +8,8 @@ use std::process::Output;
 use common::datasets::gzip;
 use common::project::{Project, fails, file, send, sets, stderr, stdout, succeeds};
 use common::transcript::{Transcript, assert_transcript};
-use mt::decode::mbr::Utility;
+use mt::decode::mbr::utilities;
+use mt::metrics::ChrfOptions;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
@@ -221,7 +222,7 @@ fn minimum_bayes_risk_chooses_among_samples() {
     for ((drawn, chosen), several) in drawn.iter().zip(&chosen).zip(&several) {
         let (drawn, best) = (texts(drawn), chosen["translation"].as_str().unwrap().to_owned());
         let drawn: Vec<&str> = drawn.iter().map(String::as_str).collect();
-        let utilities = Utility::Chrf.of(&drawn);
+        let utilities = utilities(&ChrfOptions::default(), &drawn);
         let most = utilities.iter().copied().fold(0.0, f64::max);
         assert!(drawn.iter().zip(&utilities).any(|(text, utility)| *text == best && *utility == most), "{chosen}");
         assert_eq!(chosen["score"].as_f64(), Some(most));

@@ -28,13 +28,16 @@ pub struct StrategyArgs {
     /// Sample tokens at random instead of searching for the best translation
     #[arg(long, conflicts_with_all = ["beam_groups", "patience"])]
     pub sample: bool,
-    /// Of --samples translations that are drawn, take the one that is most like all others by this metric: chrf or bleu
-    /// (minimum Bayes risk)
+    /// Of --samples translations that are drawn, take the one that is most like all others by this metric: chrf, bleu or
+    /// comet (minimum Bayes risk)
     #[arg(
         long, value_name = "METRIC", conflicts_with_all = ["beam_groups", "patience"], hide_possible_values = true,
         value_parser = Offered(Utility::NAMES)
     )]
     pub mbr: Option<String>,
+    /// The model of --mbr comet: hf:ORG/NAME or a folder
+    #[arg(long, value_name = "MODEL", default_value = "hf:Unbabel/wmt22-comet-da", requires = "mbr")]
+    pub mbr_model: String,
     /// How many translations --mbr draws for each sentence
     #[arg(long, value_name = "N", default_value_t = 32, requires = "mbr")]
     pub samples: usize,
@@ -94,6 +97,7 @@ impl StrategyArgs {
             sample,
             mbr,
             // These need --beam-groups, --sample or --mbr.
+            mbr_model: _,
             samples: _,
             diversity: _,
             temperature: _,

@@ -45,6 +45,9 @@ pub struct DistillArgs {
     /// Write the text, and do not train
     #[arg(long)]
     pub text_only: bool,
+    /// Go on with a student's training even if the configuration has changed what is trained
+    #[arg(long)]
+    pub force: bool,
     /// How to decode.
     #[command(flatten)]
     pub decode: DecodeArgs,

@@ -9,7 +9,8 @@
 //! estimator   ── a score
 //! ```
 //!
-//! What is computed equals `unbabel-comet` 2.2.7, which `tests/interop/comet.py` compares.
+//! What is computed equals `unbabel-comet` 2.2.7: `tests/comet.rs` compares a few lines, and
+//! `tests/golden/compare_comet.py` any text.
 
 mod checkpoint;
 mod encoder;
@@ -22,6 +23,7 @@ use std::collections::HashMap;
 
 use rayon::prelude::*;
 
+use crate::decode::mbr::{Different, Judge};
 use crate::error::{Error, Result};
 use crate::infer::ComputeType;
 use encoder::Encoder;
@@ -30,8 +32,8 @@ pub use find::{Found, Place};
 use settings::Kind;
 use tokenizer::Subwords;
 
-/// Sequences that are encoded together.
-const TOGETHER: usize = 64;
+/// Tokens that are encoded together: enough for all threads, and few enough that their states take little memory.
+const TOGETHER: usize = 1 << 13;
 /// Rows that go through the estimator together.
 const ESTIMATED: usize = 256;
 
@@ -102,7 +104,7 @@ impl Comet {
         }
         match sums.iter().flatten().all(|score| score.is_finite()) {
             true => Ok(sums),
-            false => Err(Error::failure("the model's score is not a number: its weights are damaged")),
+            false => Err(not_a_number()),
         }
     }
 
@@ -183,12 +185,16 @@ impl Comet {
             })
             .collect();
         sequences.sort_by_key(|(_, sequence)| sequence.len());
-        let all = sequences.len();
-        for (number, chunk) in sequences.chunks(TOGETHER).enumerate() {
+        let (all, mut done) = (sequences.len(), 0);
+        while done < all {
+            // They are sorted: the next ones are about as long.
+            let count = (TOGETHER / sequences[done].1.len()).clamp(1, all - done);
+            let chunk = &sequences[done..done + count];
             let of_chunk: Vec<&[u32]> = chunk.iter().map(|(_, sequence)| &sequence[..]).collect();
             let vectors = self.encoder.vectors(&of_chunk);
             cache.extend(chunk.iter().map(|(text, _)| text.clone()).zip(vectors));
-            progress((number * TOGETHER + chunk.len()).min(all), all);
+            done += count;
+            progress(done, all);
         }
     }
 
@@ -205,6 +211,29 @@ impl Comet {
         };
         samples.par_chunks(ESTIMATED).flat_map_iter(of_chunk).collect()
     }
+}
+
+impl Judge for Comet {
+    fn utilities(&self, source: &str, texts: &[&str]) -> Result<Vec<f64>> {
+        let Different { texts: different, counts, places } = Different::new(texts);
+        // Every one beside every other.
+        let pairs = |translation| different.iter().map(move |reference| (translation, *reference));
+        let sample = |(translation, reference)| Sample { source, translation, reference: Some(reference) };
+        let samples: Vec<Sample<'_>> = different.iter().flat_map(|text| pairs(*text)).map(sample).collect();
+        let scores = self.of_samples(&samples, &mut Cache::default(), &mut |_, _| ());
+        let mean = |scores: &[f32]| {
+            scores.iter().zip(&counts).map(|(score, count)| f64::from(*score) * count).sum::<f64>() / texts.len() as f64
+        };
+        let utilities: Vec<f64> = scores.chunks_exact(different.len().max(1)).map(mean).collect();
+        if utilities.iter().any(|utility| !utility.is_finite()) {
+            return Err(not_a_number());
+        }
+        Ok(places.into_iter().map(|place| utilities[place]).collect())
+    }
+}
+
+fn not_a_number() -> Error {
+    Error::failure("the score of a model of COMET is not a number: its weights are damaged")
 }
 
 /// The vectors of lines, or of lines in one sequence.

@@ -30,7 +30,7 @@ const REPORT: &str = "report.json";
 /// Translates the training text of a student with its teachers, and trains it.
 pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
     let selection = synthesis::selection(&args.selection)?;
-    let request = RunRequest { resume: true, ..arguments::run(&args.run, common) };
+    let request = RunRequest { resume: true, force: args.force, ..arguments::run(&args.run, common) };
     let mut config = request.config()?;
     let run = request.run_directory()?;
     let trains = !args.text_only && args.shard.is_none();
@@ -113,9 +113,9 @@ pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
     let text = config::values(&config).remove("data.train").unwrap_or_default();
     let set = [args.run.set.clone(), vec![format!("data.train={text}")]].concat();
     let run = RunArgs { config: args.run.config.clone(), set, run_dir: Some(run) };
-    let (overwrite, force, dry_run, profile, devices) = (false, false, false, false, None);
+    let (overwrite, dry_run, profile, devices) = (false, false, false, None);
     // The folder of the text is there already: a run begins beside it.
-    train::run(&TrainArgs { run, resume: true, overwrite, force, dry_run, profile, devices }, common)
+    train::run(&TrainArgs { run, resume: true, overwrite, force: args.force, dry_run, profile, devices }, common)
 }
 
 /// The flags that choose what the student is trained on.

@@ -41,7 +41,7 @@ pub(super) fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
         // Attention weights belong to a single sequence.
         options.long = Long::Truncate;
     }
-    let translator = decoding::translator_with_flags(&first, &others, &args.models.weights, &args.decode)?;
+    let translator = decoding::translator_with_flags(&first, &others, &args.models.weights, &args.decode, common)?;
     tags::check_flag(tag, &first.tokenizers.source)?;
     let mut requests = Requests::open(args, tag)?;
     requests.check(&translator, &options)?;

@@ -38,6 +38,9 @@ struct Trial {
 /// Translates the validation set with several beam widths and length penalties, and makes the best of them the run's.
 pub(super) fn run(args: &TuneArgs, common: &Common) -> Result<()> {
     let metric = args.metric.as_deref().map(|name| Utility::from_flag("--metric", name)).transpose()?;
+    if metric == Some(Utility::Comet) {
+        return Err(Error::usage("--metric comet takes too long for so many trials").help("give bleu or chrf"));
+    }
     let mut model = model::load_from(Some(&args.run), args.checkpoint.as_deref(), common)?;
     let run = model.directory().to_path_buf();
     // A model of the hub lies in a cache.

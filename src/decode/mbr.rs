@@ -3,9 +3,11 @@
 //! against each of them as the reference, itself among them.
 
 use std::collections::HashMap;
+use std::fmt::Debug;
 
 use crate::choice::choice;
 use crate::decode::translate::{Candidate, Translation};
+use crate::error::{Error, Result};
 use crate::metrics::{BleuOptions, ChrfOptions, TextMetric};
 
 choice! {
@@ -15,7 +17,18 @@ choice! {
         Chrf = "chrf",
         /// BLEU of a sentence: with exponential smoothing, of the orders that the translation is long enough for.
         Bleu = "bleu",
+        /// A model's score ([`Judge`]).
+        Comet = "comet",
     }
+}
+
+/// A model that says how good a translation is beside another.
+pub trait Judge: Debug + Send + Sync {
+    /// For each translation of a source, the mean of its scores with each of them as the reference.
+    ///
+    /// # Errors
+    /// The model fails.
+    fn utilities(&self, source: &str, texts: &[&str]) -> Result<Vec<f64>>;
 }
 
 /// How one is chosen.
@@ -28,12 +41,19 @@ pub struct Mbr {
 }
 
 impl Mbr {
-    /// Leaves a line's best translations, each once, with their utilities, from 0 to 100, as their scores. Among equals
-    /// the one that was drawn first is the better.
-    pub fn choose(&self, translation: &mut Translation) {
+    /// Leaves a line's best translations, each once, with their utilities as their scores: from 0 to 100, or a judge's.
+    /// Among equals the one that was drawn first is the better.
+    ///
+    /// # Errors
+    /// There is no judge where one is needed, or it fails.
+    pub fn choose(&self, translation: &mut Translation, source: &str, judge: Option<&dyn Judge>) -> Result<()> {
         let drawn = std::mem::take(&mut translation.n_best);
         let texts: Vec<&str> = drawn.iter().map(|candidate| &*candidate.text).collect();
-        let utilities = self.utility.of(&texts);
+        let utilities = match (self.utility.metric(), judge) {
+            (Some(metric), _) => utilities(&*metric, &texts),
+            (None, Some(judge)) => judge.utilities(source, &texts)?,
+            (None, None) => return Err(Error::failure("no model judges the translations")),
+        };
         let mut best: Vec<Candidate> = Vec::new();
         let mut seen = HashMap::new();
         for (number, (candidate, score)) in drawn.iter().zip(utilities).enumerate() {
@@ -44,44 +64,63 @@ impl Mbr {
         best.sort_by(|a, b| b.score.total_cmp(&a.score));
         best.truncate(self.keep.max(1));
         translation.n_best = best;
+        Ok(())
     }
 }
 
 impl Utility {
-    fn metric(self) -> Box<dyn TextMetric> {
+    /// The metric that compares text, if it is one.
+    fn metric(self) -> Option<Box<dyn TextMetric>> {
         match self {
-            Self::Chrf => Box::new(ChrfOptions::default()),
-            Self::Bleu => Box::new(BleuOptions { effective_order: true, ..BleuOptions::default() }),
+            Self::Chrf => Some(Box::new(ChrfOptions::default())),
+            Self::Bleu => Some(Box::new(BleuOptions { effective_order: true, ..BleuOptions::default() })),
+            Self::Comet => None,
         }
     }
+}
 
-    /// The utility of each text among all of them.
-    pub fn of(self, texts: &[&str]) -> Vec<f64> {
-        let metric = self.metric();
-        // Equal ones are compared once.
-        let mut numbers = HashMap::new();
-        let mut different: Vec<(&str, f64)> = Vec::new();
-        let places: Vec<usize> = texts
-            .iter()
-            .map(|text| {
-                let number = *numbers.entry(*text).or_insert(different.len());
-                if number == different.len() {
-                    different.push((text, 0.0));
-                }
-                different[number].1 += 1.0;
-                number
-            })
-            .collect();
-        let mut statistics = vec![0.0; metric.width()];
-        let mut utility = |text: &str| -> f64 {
-            let against = |(reference, count): &(&str, f64)| {
-                metric.line_statistics(text, &[reference], &mut statistics);
-                count * metric.score(&statistics)
-            };
-            different.iter().map(against).sum::<f64>() / texts.len() as f64
+/// The utility of each text among all of them by a metric.
+pub fn utilities(metric: &dyn TextMetric, texts: &[&str]) -> Vec<f64> {
+    // Equal ones are compared once.
+    let Different { texts: different, counts, places } = Different::new(texts);
+    let mut statistics = vec![0.0; metric.width()];
+    let mut utility = |text: &str| -> f64 {
+        let against = |(reference, count): (&&str, &f64)| {
+            metric.line_statistics(text, &[reference], &mut statistics);
+            count * metric.score(&statistics)
         };
-        let utilities: Vec<f64> = different.iter().map(|(text, _)| utility(text)).collect();
-        places.into_iter().map(|place| utilities[place]).collect()
+        different.iter().zip(&counts).map(against).sum::<f64>() / texts.len() as f64
+    };
+    let utilities: Vec<f64> = different.iter().map(|text| utility(text)).collect();
+    places.into_iter().map(|place| utilities[place]).collect()
+}
+
+/// Texts, each once.
+#[derive(Debug)]
+pub struct Different<'a> {
+    /// In the order in which they came first.
+    pub texts: Vec<&'a str>,
+    /// How often each is there.
+    pub counts: Vec<f64>,
+    /// For each of all texts, which of these it is.
+    pub places: Vec<usize>,
+}
+
+impl<'a> Different<'a> {
+    /// Those among all of these.
+    pub fn new(all: &[&'a str]) -> Self {
+        let mut numbers = HashMap::new();
+        let (mut texts, mut counts) = (Vec::new(), Vec::new());
+        let place = |text: &&'a str| {
+            let number = *numbers.entry(*text).or_insert(texts.len());
+            if number == texts.len() {
+                texts.push(*text);
+                counts.push(0.0);
+            }
+            counts[number] += 1.0;
+            number
+        };
+        Self { places: all.iter().map(place).collect(), texts, counts }
     }
 }
 
@@ -113,13 +152,13 @@ mod tests {
             DRAWN.iter().map(|reference| score(hypothesis, reference)).sum::<f64>() / DRAWN.len() as f64
         };
         for (utility, score) in [(Utility::Bleu, &bleu as &dyn Fn(&str, &str) -> f64), (Utility::Chrf, &chrf)] {
-            let found = utility.of(&DRAWN);
+            let found = utilities(&*utility.metric().unwrap(), &DRAWN);
             for (text, found) in DRAWN.iter().zip(&found) {
                 assert!((found - mean(score, text)).abs() < 1e-9, "{utility:?} {text}: {found}");
             }
             assert!(found[0] == found[3] && found[0] > found[2] && found[2] > found[1], "{found:?}");
         }
-        assert!(Utility::Chrf.of(&[]).is_empty());
+        assert!(utilities(&ChrfOptions::default(), &[]).is_empty());
     }
 
     #[test]
@@ -129,7 +168,7 @@ mod tests {
         let drawn = Translation { n_best: DRAWN.iter().map(candidate).collect(), ..blank };
         for (keep, want) in [(1, &[0][..]), (3, &[0, 2, 4]), (9, &[0, 2, 4, 1])] {
             let mut translation = drawn.clone();
-            Mbr { utility: Utility::Chrf, keep }.choose(&mut translation);
+            Mbr { utility: Utility::Chrf, keep }.choose(&mut translation, "", None).unwrap();
             let texts: Vec<&str> = translation.n_best.iter().map(|candidate| &*candidate.text).collect();
             let want: Vec<&str> = want.iter().map(|number| DRAWN[*number]).collect();
             assert_eq!(texts, want);

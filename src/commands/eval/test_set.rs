@@ -147,7 +147,7 @@ pub(super) fn translate_apart(args: &EvalArgs, common: &Common) -> Result<TestSe
     }
     let mut whole: Option<TestSet> = None;
     for (name, task) in tasks {
-        let mut set = task.translate(args, true)?;
+        let mut set = task.translate(args, true, common)?;
         set.systems.iter_mut().for_each(|system| system.0.clone_from(&name));
         let Some(first) = &mut whole else {
             whole = Some(set);
@@ -177,7 +177,7 @@ pub(super) fn translate_together(
         let error = Error::usage("--ppl alone translates nothing, so there is nothing to write to --output");
         return Err(error.help("add --bleu, or leave --output out"));
     }
-    Task::find(args, models, false, common)?.translate(args, translations_wanted)
+    Task::find(args, models, false, common)?.translate(args, translations_wanted, common)
 }
 
 /// A model or an ensemble, and its test set.
@@ -239,10 +239,10 @@ impl Task {
     }
 
     /// Translates the text if translations are wanted, and computes the perplexity that the flags ask for.
-    fn translate(self, args: &EvalArgs, translations_wanted: bool) -> Result<TestSet> {
+    fn translate(self, args: &EvalArgs, translations_wanted: bool, common: &Common) -> Result<TestSet> {
         let (sources, references) = self.plain_text();
         let Self { model, others, options, text } = self;
-        let translator = decoding::translator_with_flags(&model, &others, &args.models.weights, &args.decode)?;
+        let translator = decoding::translator_with_flags(&model, &others, &args.models.weights, &args.decode, common)?;
         let tagged = with_tag(text.tag.as_deref(), text.sources);
         if options.long == Long::Error
             && let Some(beyond) = translator.beyond_positions(&tagged)

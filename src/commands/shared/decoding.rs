@@ -1,13 +1,17 @@
 //! Builds a `Translator` and its options from the flags of the commands that decode.
 
+use std::sync::Arc;
+
 use crate::cli::{Common, DecodeArgs};
+use crate::comet::{Comet, Found, Place};
 use crate::console::{tell, warning};
-use crate::decode::mbr::{Mbr, Utility};
+use crate::decode::mbr::{Judge, Mbr, Utility};
 use crate::decode::shortlist::Shortlist;
 use crate::decode::source::Long;
 use crate::decode::translate::{TranslateOptions, Translator};
 use crate::decode::{LengthPenalty, MAX_BEAM, PenaltyKind};
 use crate::error::{Error, Result};
+use crate::infer::ComputeType;
 use crate::model_dir::ModelFiles;
 
 /// How to decode: flags over the configuration of the first of the models that translate together.
@@ -154,9 +158,14 @@ pub(crate) fn translator_with_flags(
     others: &[ModelFiles],
     weights: &[f64],
     args: &DecodeArgs,
+    common: &Common,
 ) -> Result<Translator> {
+    // Before a model that translates is loaded.
+    let judge = judge(args, common)?;
     let precision = args.precision.as_deref();
-    let Some(file) = &args.shortlist else { return translator(first, others, weights, precision) };
+    let Some(file) = &args.shortlist else {
+        return Ok(translator(first, others, weights, precision)?.judged_by(judge));
+    };
     if !others.is_empty() {
         return Err(Error::usage("--shortlist works with only one model").help("give one --model, or leave it out"));
     }
@@ -165,5 +174,19 @@ pub(crate) fn translator_with_flags(
     }
     let list = Shortlist::load(file, &first.tokenizers)?;
     let model = (first.neural(precision, &tell)?.with_shortlist(list), first.reader());
-    Ok(Translator::new(vec![model]).with_language(first.languages[1].clone()))
+    Ok(Translator::new(vec![model]).with_language(first.languages[1].clone()).judged_by(judge))
+}
+
+/// The model that chooses among samples, if `--mbr comet` is given.
+fn judge(args: &DecodeArgs, common: &Common) -> Result<Option<Arc<dyn Judge>>> {
+    if args.strategy.mbr.as_deref() != Some(Utility::Comet.name()) {
+        return Ok(None);
+    }
+    let model = &args.strategy.mbr_model;
+    let found = Found::open(&Place::named(model)?, common.offline)?;
+    if !found.takes_references() {
+        let error = Error::usage(format!("--mbr-model {model}: this model looks at no references"));
+        return Err(error.help("each translation is compared with all others: name a model with references"));
+    }
+    Ok(Some(Arc::new(Comet::load(&found, ComputeType::F32)?)))
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use rayon::prelude::*;
 
 use super::ensemble::Ensemble;
+use super::mbr::Judge;
 use super::neural::Neural;
 use super::shortlist::Shortlist;
 use super::source::{self, BeyondPositions, Long, Reader, Source};
@@ -34,6 +35,8 @@ pub struct Translator {
     language: Option<String>,
     /// What the target's tokens write; made when they are first asked for.
     surfaces: OnceLock<Arc<Surfaces>>,
+    /// Chooses among samples, if a model is to.
+    judge: Option<Arc<dyn Judge>>,
 }
 
 impl Translator {
@@ -44,7 +47,8 @@ impl Translator {
     pub fn new(models: Vec<(Neural, Reader)>) -> Self {
         let (models, readers): (Vec<Neural>, Vec<Reader>) = models.into_iter().unzip();
         let target = readers[0].tokenizers().target.clone();
-        Self { models: Ensemble::new(models), readers, target, language: None, surfaces: OnceLock::new() }
+        let models = Ensemble::new(models);
+        Self { models, readers, target, language: None, surfaces: OnceLock::new(), judge: None }
     }
 
     /// Into the language with this tag, unless a target or a prefix begins with another.
@@ -57,6 +61,12 @@ impl Translator {
     #[must_use]
     pub fn weighted(self, weights: &[f64]) -> Self {
         Self { models: self.models.weighted(weights), ..self }
+    }
+
+    /// With a model that chooses among samples, for [`Utility::Comet`](super::mbr::Utility::Comet).
+    #[must_use]
+    pub fn judged_by(self, judge: Option<Arc<dyn Judge>>) -> Self {
+        Self { judge, ..self }
     }
 
     /// Translates lines; the result has one translation per line, in order. `constraints` has an entry per line,
@@ -126,7 +136,16 @@ impl Translator {
         };
         let mut translations: Vec<Translation> = parts.into_iter().map(translation).collect();
         if let Some(mbr) = options.mbr {
-            translations.par_iter_mut().for_each(|translation| mbr.choose(translation));
+            let judge = self.judge.as_deref();
+            let choose = |(translation, line): (&mut Translation, &S)| {
+                let (line, source) = (line.as_ref(), &self.readers[0].tokenizers().source);
+                mbr.choose(translation, line[source.leading(line).len()..].trim_start(), judge)
+            };
+            match judge {
+                None => translations.par_iter_mut().zip(lines).try_for_each(choose)?,
+                // It uses all threads by itself.
+                Some(_) => translations.iter_mut().zip(lines).try_for_each(choose)?,
+            }
         }
         Ok(Some(translations))
     }
