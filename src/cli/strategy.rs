@@ -28,8 +28,8 @@ pub struct StrategyArgs {
     /// Sample tokens at random instead of searching for the best translation
     #[arg(long, conflicts_with_all = ["beam_groups", "patience"])]
     pub sample: bool,
-    /// Of --samples translations that are drawn, take the one that is most like all others by this metric: chrf, bleu or
-    /// comet (minimum Bayes risk)
+    /// Of --samples translations that are drawn, take the one that is most like all others by this metric: chrf, bleu
+    /// or comet (minimum Bayes risk)
     #[arg(
         long, value_name = "METRIC", conflicts_with_all = ["beam_groups", "patience"], hide_possible_values = true,
         value_parser = Offered(Utility::NAMES)
