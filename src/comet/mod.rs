@@ -177,18 +177,17 @@ impl Comet {
             [line] if !matches!(self.kind, Kind::Unified { .. }) => self.subwords.alone(line),
             lines => self.subwords.joined(lines),
         };
-        let mut sequences: Vec<(Vec<&str>, Vec<u32>)> = new
-            .into_par_iter()
-            .map(|text| {
-                let sequence = tokens(&text);
-                (text, sequence)
-            })
-            .collect();
+        let sequences: Vec<Vec<u32>> = new.par_iter().map(tokens).collect();
+        let mut sequences: Vec<(Vec<&str>, Vec<u32>)> = new.into_iter().zip(sequences).collect();
         sequences.sort_by_key(|(_, sequence)| sequence.len());
         let (all, mut done) = (sequences.len(), 0);
         while done < all {
-            // They are sorted: the next ones are about as long.
-            let count = (TOGETHER / sequences[done].1.len()).clamp(1, all - done);
+            let mut tokens = 0;
+            let fits = |(_, sequence): &&(Vec<&str>, Vec<u32>)| {
+                tokens += sequence.len();
+                tokens <= TOGETHER
+            };
+            let count = sequences[done..].iter().take_while(fits).count().max(1);
             let chunk = &sequences[done..done + count];
             let of_chunk: Vec<&[u32]> = chunk.iter().map(|(_, sequence)| &sequence[..]).collect();
             let vectors = self.encoder.vectors(&of_chunk);

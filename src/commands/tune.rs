@@ -33,6 +33,8 @@ struct Trial {
     penalty: LengthPenalty,
     statistics: Statistics,
     score: f64,
+    /// The mean of the scores with this penalty and with the next weaker and stronger one.
+    smoothed: f64,
 }
 
 /// Translates the validation set with several beam widths and length penalties, and makes the best of them the run's.
@@ -67,9 +69,10 @@ pub(super) fn run(args: &TuneArgs, common: &Common) -> Result<()> {
             references.iter().map(|lines| lines.iter().map(String::as_str).collect()).collect();
         let statistics = Statistics::new(&*metric, &texts, &references)?;
         let score = metric.score(&statistics.sum());
-        Ok(Trial { beam, penalty, statistics, score })
+        Ok(Trial { beam, penalty, statistics, score, smoothed: score })
     };
-    let trials: Vec<Trial> = settings.into_par_iter().enumerate().map(trial).collect::<Result<_>>()?;
+    let mut trials: Vec<Trial> = settings.into_par_iter().enumerate().map(trial).collect::<Result<_>>()?;
+    smooth(&mut trials);
     let own = of(&model.config.decode);
     let (best, before) = choose(&trials, own);
     let mut output = Output::open(None)?;
@@ -186,10 +189,23 @@ fn metric_of(of_flag: Option<Utility>, args: &TuneArgs, model: &ModelFiles) -> B
     }
 }
 
-/// The best trial, and that of the model's own values. Among equals, its own or that with the narrower beam wins.
+/// Fills in the smoothed scores.
+fn smooth(trials: &mut [Trial]) {
+    let is_same_row = |a: &Trial, b: &Trial| a.beam == b.beam && a.penalty.kind == b.penalty.kind;
+    for row in trials.chunk_by_mut(is_same_row) {
+        let scores: Vec<f64> = row.iter().map(|trial| trial.score).collect();
+        for (index, trial) in row.iter_mut().enumerate() {
+            let around = &scores[index.saturating_sub(1)..(index + 2).min(scores.len())];
+            trial.smoothed = around.iter().sum::<f64>() / around.len() as f64;
+        }
+    }
+}
+
+/// The best trial, and that of the model's own values. Smoothed scores decide: where a little more penalty is much worse,
+/// a good score is chance, and other text may have a bad one. Among equals, its own or that with the narrower beam wins.
 fn choose(trials: &[Trial], own: (usize, LengthPenalty)) -> (&Trial, &Trial) {
     let before = trials.iter().find(|trial| (trial.beam, trial.penalty) == own).unwrap_or(&trials[0]);
-    let best = trials.iter().fold(before, |best, trial| if trial.score > best.score { trial } else { best });
+    let best = trials.iter().fold(before, |best, trial| if trial.smoothed > best.smoothed { trial } else { best });
     (best, before)
 }
 
@@ -243,5 +259,8 @@ fn described(trial: &Trial, metric: &dyn Metric) -> String {
 
 fn json_of(trial: &Trial) -> Value {
     let LengthPenalty { kind, alpha } = trial.penalty;
-    json!({ "beam": trial.beam, "length_penalty": alpha, "length_penalty_kind": kind, "score": trial.score })
+    let Trial { beam, score, smoothed, .. } = trial;
+    json!({
+        "beam": beam, "length_penalty": alpha, "length_penalty_kind": kind, "score": score, "smoothed": smoothed,
+    })
 }
