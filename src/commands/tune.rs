@@ -201,8 +201,9 @@ fn smooth(trials: &mut [Trial]) {
     }
 }
 
-/// The best trial, and that of the model's own values. Smoothed scores decide: where a little more penalty is much worse,
-/// a good score is chance, and other text may have a bad one. Among equals, its own or that with the narrower beam wins.
+/// The best trial, and that of the model's own values. Smoothed scores decide: where a little more penalty is much
+/// worse, a good score is chance, and other text may have a bad one. Among equals, its own or that with the narrower
+/// beam wins.
 fn choose(trials: &[Trial], own: (usize, LengthPenalty)) -> (&Trial, &Trial) {
     let before = trials.iter().find(|trial| (trial.beam, trial.penalty) == own).unwrap_or(&trials[0]);
     let best = trials.iter().fold(before, |best, trial| if trial.smoothed > best.smoothed { trial } else { best });
