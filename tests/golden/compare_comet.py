@@ -24,7 +24,7 @@ def main():
     arguments = parser.parse_args()
     files = {"src": arguments.src, "mt": arguments.hyp, "ref": arguments.ref}
     # As mt reads them: lines end with a line feed alone; white space at their end does not count.
-    lines = {name: file.read_text(newline="\n").removesuffix("\n").split("\n") for name, file in files.items()}
+    lines = {name: file.read_bytes().decode().removesuffix("\n").split("\n") for name, file in files.items()}
     for folder in sorted(path for path in FOLDER.iterdir() if (path / "hparams.yaml").exists()):
         model = load_from_checkpoint(str(folder / "checkpoints" / "model.ckpt"), local_files_only=True).eval()
         needs = ["src", "mt", "ref"] if "referenceless" not in folder.name and "kiwi" not in folder.name else ["src", "mt"]
