@@ -195,7 +195,7 @@ fn eval_scores_with_models() {
     fails(&output, 1, &["write hf:Unbabel/x"]);
     let offline = ["eval", "--hyp", "hyp", "--ref", "ref", "--src", "src", "--comet", "--offline"];
     let output = project.command(&offline).env("HF_HOME", project.path("none")).output().unwrap();
-    fails(&output, 1, &["Unbabel/wmt22-comet-da"]);
+    fails(&output, 1, &["copy hparams.yaml and checkpoints/model.ckpt of Unbabel/wmt22-comet-da into a folder"]);
     assert!(!stderr(&output).is_empty());
 }
 

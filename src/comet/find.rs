@@ -113,16 +113,21 @@ impl Found {
     /// # Errors
     /// A file is missing or damaged, or says something that is not supported; those of the hub.
     pub fn open(place: &Place, offline: bool) -> Result<Self> {
-        let fetch = |hub: &Hub, repo: &Repo, name: &str| hub.fetch(repo, name);
         let (settings, path, name, revision) = match place {
             Place::Folder(folder) => {
                 let folder = file::folder_of(&folder.join(SETTINGS)).to_path_buf();
                 (folder.join(SETTINGS), folder.join(CHECKPOINT), folder.display().to_string(), None)
             }
             Place::Hub(repo) => {
-                let hub = Hub::open(offline)?;
-                let [settings, checkpoint] = [SETTINGS, CHECKPOINT].map(|name| fetch(&hub, repo, name));
-                (settings?, checkpoint?, repo.name.clone(), Some(hub.commit(repo)?))
+                let fetch = || {
+                    let hub = Hub::open(offline)?;
+                    let (settings, checkpoint) = (hub.fetch(repo, SETTINGS)?, hub.fetch(repo, CHECKPOINT)?);
+                    Ok((settings, checkpoint, repo.name.clone(), Some(hub.commit(repo)?)))
+                };
+                fetch().map_err(|error: Error| {
+                    let help = format!("or copy {SETTINGS} and {CHECKPOINT} of {repo} into a folder, and name that");
+                    error.more_help(&help)
+                })?
             }
         };
         let of_file = table(&settings)?;
