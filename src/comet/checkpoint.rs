@@ -139,11 +139,11 @@ fn read(bytes: &[u8]) -> std::result::Result<Object, String> {
         let instruction = rest.first().and_then(|byte| OpCode::try_from(*byte).ok());
         check(instruction.as_ref(), before, stack.stack())?;
         if matches!(instruction, Some(OpCode::BinPut | OpCode::LongBinPut)) {
-            copies += stack.stack().last().map_or(0, values_in);
+            copies += stack.stack().last().map_or(0, size_of);
         }
         let is_done = stack.read(&mut rest).map_err(|error| error.to_string())?;
         if matches!(instruction, Some(OpCode::BinGet | OpCode::LongBinGet)) {
-            copies += stack.stack().last().map_or(0, values_in);
+            copies += stack.stack().last().map_or(0, size_of);
         }
         if copies > limits::PICKLE_COPIES {
             return Err("it repeats its values too often".to_owned());
@@ -197,9 +197,14 @@ fn is_deeper(object: &Object, depth: usize) -> bool {
     depth == 0 || parts(object).any(|part| is_deeper(part, depth - 1))
 }
 
-/// How many values there are within a value, itself counted.
-fn values_in(object: &Object) -> usize {
-    1 + parts(object).map(values_in).sum::<usize>()
+/// How much memory a value takes, in words of 64 bytes: one for each value within it and for each 64 bytes of text.
+fn size_of(object: &Object) -> usize {
+    let text = match object {
+        Object::Unicode(text) => text.len(),
+        Object::Class { module_name, class_name } => module_name.len() + class_name.len(),
+        _ => 0,
+    };
+    1 + text / 64 + parts(object).map(size_of).sum::<usize>()
 }
 
 /// A value of a table.
@@ -307,12 +312,15 @@ mod tests {
         let doubled = [b")q\0".to_vec(), b"h\0h\0\x86q\0".repeat(40)].concat();
         // The same long tuple, remembered again and again.
         let long: Vec<u8> = [b"(".to_vec(), b"N".repeat(100_000), b"t".to_vec(), b"q\0".repeat(1000)].concat();
+        // A long text, remembered once and repeated.
+        let text = [&b"X\x40\x42\x0f\0"[..], &b"a".repeat(1_000_000), b"q\0", &b"h\0".repeat(1000)].concat();
         let lists = [b"]".repeat(100_000), b"a".repeat(99_999)].concat();
         for (body, why) in [
             (nested, "nest too deeply"),
             (lists, "nest too deeply"),
             (doubled, "repeats its values"),
             (long, "repeats its values"),
+            (text, "repeats its values"),
             (b"X\xff\xff\xff\xffab".to_vec(), "longer than the pickle"),
             (b"\x8a\xff".to_vec(), "64 bits"),
             (b"t".to_vec(), "marker"),

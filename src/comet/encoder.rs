@@ -14,6 +14,8 @@ use crate::ops::sublayer::NormPlacement;
 
 /// Where its tensors are in the checkpoint.
 const PREFIX: &str = "encoder.model.";
+/// Our name of the table of tokens.
+const EMBEDDING: &str = "source_embedding.weight";
 /// Added to the variance of a sentence's states.
 const LAYER_NORM_EPS: f64 = 1e-12;
 
@@ -112,13 +114,15 @@ impl Encoder {
         let config = ModelConfig { encoder_layers: needed, ..config.clone() };
         let values = |name: &str| -> Result<Values> {
             let theirs = their_name(name);
+            check_shape(checkpoint, &theirs, name, shape)?;
             let floats = checkpoint.floats(&theirs)?;
-            check_shape(checkpoint, &theirs, name, &config)?;
             if name != "encoder.positions.weight" {
                 return Ok(Values::F32(floats));
             }
             // The embedding of the only kind of token that there is belongs to each position.
-            let kind = checkpoint.floats(&format!("{PREFIX}embeddings.token_type_embeddings.weight"))?;
+            let kinds = format!("{PREFIX}embeddings.token_type_embeddings.weight");
+            check_shape(checkpoint, &kinds, "", shape)?;
+            let kind = checkpoint.floats(&kinds)?;
             let d = config.d_model;
             let rows = floats.chunks_exact(d).skip(*first_position).take(*longest);
             Ok(Values::F32(rows.flat_map(|row| row.iter().zip(&kind).map(|(x, y)| x + y)).collect()))
@@ -130,6 +134,12 @@ impl Encoder {
             pool: settings.pool,
             width: config.d_model,
         })
+    }
+
+    /// How many tokens it knows.
+    pub(super) fn tokens(checkpoint: &Checkpoint) -> usize {
+        let shape = checkpoint.shape(&their_name(EMBEDDING)).unwrap_or_default();
+        shape.first().copied().unwrap_or(0)
     }
 
     /// The vector of each sequence, [D].
@@ -243,7 +253,7 @@ fn their_name(ours: &str) -> String {
         ("feed_forward_norm", "output.LayerNorm"),
     ];
     let theirs = match ours {
-        "source_embedding.weight" => "embeddings.word_embeddings.weight".to_owned(),
+        EMBEDDING => "embeddings.word_embeddings.weight".to_owned(),
         "encoder.positions.weight" => "embeddings.position_embeddings.weight".to_owned(),
         _ => {
             let within = ours.strip_prefix("encoder.").unwrap_or(ours);
@@ -257,12 +267,15 @@ fn their_name(ours: &str) -> String {
 }
 
 /// Refuses a tensor that does not fit the encoder's `config.json`.
-fn check_shape(checkpoint: &Checkpoint, theirs: &str, ours: &str, config: &ModelConfig) -> Result<()> {
+fn check_shape(checkpoint: &Checkpoint, theirs: &str, ours: &str, shape: &Shape) -> Result<()> {
+    let Shape { config, first_position, longest } = shape;
     let (d, f) = (config.d_model, config.d_ff);
     let shape = checkpoint.shape(theirs).unwrap_or_default();
     let fits = match ours {
-        "source_embedding.weight" => shape.len() == 2 && shape[1] == d,
-        "encoder.positions.weight" => shape.len() == 2 && shape[0] >= config.max_length && shape[1] == d,
+        EMBEDDING => shape.len() == 2 && shape[1] == d,
+        "encoder.positions.weight" => shape.len() == 2 && shape[0] >= first_position + longest && shape[1] == d,
+        // Of the kinds of tokens.
+        "" => shape == [1, d],
         _ if ours.ends_with("fc1.weight") => shape == [f, d],
         _ if ours.ends_with("fc1.bias") => shape == [f],
         _ if ours.ends_with("fc2.weight") => shape == [d, f],

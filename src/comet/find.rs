@@ -27,6 +27,9 @@ pub(super) const SETTINGS: &str = "hparams.yaml";
 const CHECKPOINT: &str = "checkpoints/model.ckpt";
 /// The encoder's shape.
 const CONFIG: &str = "config.json";
+/// Encoders of COMET's models.
+const ENCODERS: &[&str] =
+    &["xlm-roberta-large", "xlm-roberta-base", "FacebookAI/xlm-roberta-large", "microsoft/infoxlm-large"];
 /// A folder for the encoder's files, where they are not fetched.
 const ENCODER: &str = "encoder";
 
@@ -77,11 +80,6 @@ pub struct Found {
 }
 
 impl Found {
-    /// The folder of the encoder's tokenizer.
-    pub fn encoder(&self) -> &Path {
-        &self.encoder
-    }
-
     /// Whether the model needs references.
     pub fn needs_references(&self) -> bool {
         match self.settings.kind {
@@ -144,12 +142,13 @@ impl Found {
     }
 }
 
-/// The folder of an encoder's files: fetched, or, for a model that is not of the hub, the one that it names.
+/// The folder of an encoder's files, which are fetched. Whoever made a folder does not decide what else is read or
+/// fetched: for a model that is not of the hub, only one of the [`ENCODERS`] is.
 fn encoder_of(name: &str, place: &Place, offline: bool) -> Result<PathBuf> {
-    if matches!(place, Place::Folder(_)) && Path::new(name).join(CONFIG).is_file() {
-        return Ok(PathBuf::from(name));
-    }
     let fetch = || {
+        if matches!(place, Place::Folder(_)) && !ENCODERS.contains(&name) {
+            return Err(Error::failure("it is not fetched for a folder, which may be a stranger's"));
+        }
         let (hub, repo) = (Hub::open(offline)?, Repo::model(name));
         let config = hub.fetch(&repo, CONFIG)?;
         let files = hub.files(&repo)?;
@@ -160,7 +159,7 @@ fn encoder_of(name: &str, place: &Place, offline: bool) -> Result<PathBuf> {
     };
     fetch().map_err(|error: Error| {
         let what = format!("the tokenizer of the encoder {} is needed", quoted(name));
-        let help = format!("or put {CONFIG} and {WHOLE} of {name} into a folder `{ENCODER}` beside `checkpoints`");
+        let help = format!("put {CONFIG} and {WHOLE} of the encoder into a folder `{ENCODER}` beside `checkpoints`");
         error.context(what).more_help(&help)
     })
 }

@@ -74,6 +74,11 @@ impl Comet {
             };
         let estimator = Estimator::new(checkpoint, settings, input).map_err(of_checkpoint)?;
         let subwords = Subwords::load(folder, shape.longest)?;
+        let (size, known) = (subwords.size(), Encoder::tokens(checkpoint));
+        if size > known {
+            let what = format!("the tokenizer has {size} tokens, and the model knows {known}");
+            return Err(Error::failure(what).at(folder).help("they are of different models"));
+        }
         Ok(Self { kind: settings.kind, subwords, encoder, estimator })
     }
 

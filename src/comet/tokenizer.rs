@@ -40,6 +40,11 @@ impl Subwords {
         Ok(Self { tokenizer, longest })
     }
 
+    /// How many tokens there are.
+    pub(super) fn size(&self) -> usize {
+        self.tokenizer.vocab_size()
+    }
+
     /// The tokens of a line, without beginning and end, cut as the original cuts a line: two shorter than the encoder
     /// takes, beginning and end included.
     fn tokens(&self, line: &str) -> Vec<u32> {

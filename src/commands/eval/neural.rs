@@ -6,7 +6,6 @@ use crate::cli::EvalArgs;
 use crate::comet::{Comet, Found, Lines, Place};
 use crate::console::{Counted, info, progress_bar};
 use crate::error::{Error, Result};
-use crate::escape::shown_path;
 use crate::infer::ComputeType;
 use crate::metrics::{MeanScore, Statistics};
 
@@ -55,7 +54,7 @@ impl Wanted {
     /// The model cannot be loaded.
     pub(super) fn score(self, set: &TestSet) -> Result<Scored> {
         let Self { key, name, found, precision } = self;
-        info(format_args!("{name}: {}, with the tokenizer in {}", found.name, shown_path(found.encoder())));
+        info(format_args!("{name}: {}", found.name));
         let model = Comet::load(&found, precision)?;
         let systems: Vec<&[String]> = set.systems.iter().map(|(_, lines)| &lines[..]).collect();
         let has_references = key == "comet";

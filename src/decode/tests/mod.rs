@@ -2,6 +2,7 @@
 
 mod constrained;
 mod plain;
+mod trials;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use plain::{Plain, hypothesis, written};
 use super::toy::{END, Language, Toy};
 use super::{
     Characters, Continuation, Demands, Ending, Hypothesis, LengthPenalty, MAX_BEAM, PenaltyKind, Prediction, Rows,
-    Sampling, SearchOptions, Sentence, StepModel, Strategy as Search, Trials, beam, force, greedy, predict, search,
+    Sampling, SearchOptions, Sentence, StepModel, Strategy as Search, beam, force, greedy, predict, search,
 };
 use crate::error::Result;
 
@@ -141,27 +142,6 @@ proptest! {
             let plain = Plain { language: &language, options: &options, sentence, avoid: &[] };
             prop_assert_eq!(found, plain.beam(1, width, 0.0));
         }
-    }
-
-    /// One search of a width gives for each penalty what a search with this penalty alone puts first.
-    #[test]
-    fn trials_give_what_each_search_gives(
-        (language, mut options) in problems(),
-        widths in prop::collection::vec(1..6usize, 1..4),
-        penalties in prop::collection::vec(penalties(), 1..6),
-    ) {
-        let trials = Trials { widths, penalties };
-        options.strategy = Search::Trials(Arc::new(trials.clone()));
-        let found = run(&language, &options);
-        let mut expected = vec![Vec::new(); options.sentences.len()];
-        for &width in &trials.widths {
-            for &length_penalty in &trials.penalties {
-                let alone = SearchOptions { strategy: Search::Beam { width }, length_penalty, ..options.clone() };
-                let best = run(&language, &alone).into_iter().map(|mut n_best| n_best.swap_remove(0));
-                expected.iter_mut().zip(best).for_each(|(all, best)| all.push(best));
-            }
-        }
-        prop_assert_eq!(found, expected);
     }
 
     /// The hypotheses of a search score the same in forced decoding.
