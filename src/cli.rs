@@ -22,6 +22,7 @@ use std::str::FromStr;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::checkpoint::Which;
+use crate::comet;
 use crate::console::{message, messages};
 use crate::error::Error;
 use crate::escape::is_harmful;
@@ -331,9 +332,17 @@ pub struct ScoreArgs {
     /// `Score= X`.
     #[arg(long, value_name = "FILE", conflicts_with = "tgt")]
     pub n_best: Option<PathBuf>,
-    /// Name of that feature: another one for each model whose scores a list gets
-    #[arg(long, value_name = "NAME", default_value = "Score", requires = "n_best", value_parser = feature_name)]
-    pub feature: String,
+    /// Name of that feature: another one for each model whose scores a list gets [default: Score; with --qe, QE]
+    #[arg(long, value_name = "NAME", requires = "n_best", value_parser = feature_name)]
+    pub feature: Option<String>,
+    /// Estimate how good the translations are, with a model of COMET that needs no references, instead of how likely a
+    /// model of this program finds them [default: hf:Unbabel/wmt22-cometkiwi-da, which the hub gives to those who
+    /// accepted its licence there]
+    #[arg(
+        long, value_name = "MODEL", num_args = 0..=1, default_missing_value = comet::DEFAULT_QE,
+        conflicts_with_all = ["model", "checkpoint", "weights", "tag", "from", "to", "normalize", "batch_tokens"]
+    )]
+    pub qe: Option<String>,
     /// Put this tag in front of each line, as `tag` of the corpora does in training: the language to translate into
     #[arg(long, value_name = "TAG")]
     pub tag: Option<String>,
@@ -350,7 +359,7 @@ pub struct ScoreArgs {
     #[arg(long, value_name = "N")]
     pub batch_tokens: Option<usize>,
     /// Number type of matrix products: f32, bf16, int8, or auto, the fastest here [default: as the model is stored; on
-    /// a GPU, its runtime.precision]
+    /// a GPU, its runtime.precision; with --qe, f32]
     #[arg(long, value_name = "TYPE", hide_possible_values = true, value_parser = Offered(Wanted::names()))]
     pub precision: Option<String>,
 }

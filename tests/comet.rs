@@ -254,6 +254,107 @@ fn minimum_bayes_risk_by_a_model() {
     fails(&project.mt(&bulk), 2, &["too long for whole corpora"]);
 }
 
+/// Of what the search finds, the one with the best score of its own, and the scores of `mt score --qe`.
+#[test]
+fn reranking_by_estimated_quality() {
+    let (folder, comet) = (model("kiwi", |_| true), model("regression", |_| true));
+    let project = Project::new();
+    succeeds(&project.train(&sets(&["train.max_updates=40"])));
+    let model = folder.path().to_str().unwrap();
+    let translate = |flags: &[&str]| -> Vec<Value> {
+        let args = ["translate", "--model", "runs/small", "--input", "valid.en", "--seed", "3", "--json"];
+        let output = project.mt(&[&args[..], flags].concat());
+        succeeds(&output);
+        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let rerank = ["--rerank", "--rerank-model", model];
+    for (search, reranked, keep) in [
+        (&["--beam", "5", "--n-best", "5"][..], &["--beam", "5", "--n-best", "3"][..], 3),
+        (&["--sample", "--n-best", "6"], &["--sample", "--samples", "6"], 1),
+    ] {
+        let found = translate(search);
+        let reranked = translate(&[reranked, &rerank].concat());
+        assert_eq!(found.len(), 6);
+        for (found, reranked) in found.iter().zip(&reranked) {
+            let mut texts: Vec<String> = found["n_best"].as_array().unwrap().iter().map(text).collect();
+            let n_best = reranked["n_best"].as_array();
+            let best: Vec<&Value> = n_best.map_or_else(|| vec![reranked], |list| list.iter().collect());
+            texts.sort();
+            texts.dedup();
+            assert_eq!(best.len(), keep.min(texts.len()));
+            let source = reranked["source"].as_str().unwrap();
+            project.write("source", &format!("{source}\n").repeat(texts.len()));
+            project.write("texts", &texts.iter().map(|text| format!("{text}\n")).collect::<String>());
+            let output = project.mt(&["score", "--qe", model, "--src", "source", "--tgt", "texts"]);
+            succeeds(&output);
+            let scores: Vec<f64> = stdout(&output).lines().map(|line| line.parse().unwrap()).collect();
+            let mut sorted = scores.clone();
+            sorted.sort_by(|a, b| b.total_cmp(a));
+            for (rank, best) in best.iter().enumerate() {
+                let score = best["score"].as_f64().unwrap();
+                let own = scores[texts.iter().position(|text| text == best["translation"].as_str().unwrap()).unwrap()];
+                let odd = format!("{rank}: {score}, {own} of {sorted:?}");
+                assert!((score - own).abs() < 1e-5 && (own - sorted[rank]).abs() < 1e-5, "{odd}");
+            }
+        }
+    }
+    for (flags, words) in [
+        (&["--rerank", "--beam", "1"][..], "a beam of 1 finds one"),
+        (&["--rerank", "--samples", "9", "--beam", "4"], "--samples goes with --mbr"),
+        (&["--rerank", "--beam", "4", "--n-best", "5"], "--n-best 5 is more than a beam of 4"),
+        (&["--rerank", "--mbr", "chrf"], "cannot be used with"),
+        (&["--rerank", "--beam", "4", "--rerank-model", comet.path().to_str().unwrap()], "compares with references"),
+    ] {
+        fails(&project.mt(&[&["translate", "--model", "runs/small", "a"], flags].concat()), 2, &[words]);
+    }
+    let bulk = ["augment", "--model", "runs/small", "--input", "valid.de", "--out", "bt", "--rerank"];
+    fails(&project.mt(&bulk), 2, &["too long for whole corpora"]);
+}
+
+/// The scores of the original, for pairs and for n-best lists.
+#[test]
+fn pairs_are_scored_without_references() {
+    let ([sources, translations, ..], expected) = golden();
+    let (folder, comet) = (model("kiwi", |_| true), model("regression", |_| true));
+    let model = folder.path().to_str().unwrap();
+    let project = Project::new();
+    let text = |lines: &[String]| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+    // The original reads no lines: one with a separator of its own would be two here.
+    let one_line = |line: &String| !line.contains(['\n', '\r']);
+    let chosen: Vec<usize> =
+        (0..sources.len()).filter(|n| one_line(&sources[*n]) && one_line(&translations[*n])).collect();
+    let of = |lines: &[String]| -> Vec<String> { chosen.iter().map(|n| lines[*n].clone()).collect() };
+    let expected: Vec<f64> = chosen.iter().map(|n| expected["kiwi"][0][*n].as_f64().unwrap()).collect();
+    project.write("src", &text(&of(&sources)));
+    project.write("tgt", &text(&of(&translations)));
+    let close = |found: f64, expected: f64| assert!((found - expected).abs() < 2e-5, "{found} and not {expected}");
+    let output = project.mt(&["score", "-q", "--qe", model, "--src", "src", "--tgt", "tgt"]);
+    succeeds(&output);
+    let found: Vec<f64> = stdout(&output).lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(found.len(), expected.len());
+    found.iter().zip(&expected).for_each(|(found, expected)| close(*found, *expected));
+    project.write("list", "0 ||| hallo Welt ||| LogProb= -1 ||| -0.5\n1 ||| ein Test ||| LogProb= -2 ||| -1\n");
+    let list = ["score", "-q", "--qe", model, "--src", "src", "--n-best", "list"];
+    let output = project.mt(&list);
+    succeeds(&output);
+    let first = stdout(&output).lines().next().unwrap().to_owned();
+    let json = project.mt(&[&list[..], &["--json"]].concat());
+    let json: Value = serde_json::from_str(stdout(&json).lines().next().unwrap()).unwrap();
+    let qe =
+        first.strip_prefix("0 ||| hallo Welt ||| LogProb= -1 QE= ").and_then(|rest| rest.strip_suffix(" ||| -0.5"));
+    close(qe.unwrap().parse().unwrap(), json["qe"].as_f64().unwrap());
+    assert_eq!((&json["number"], &json["target"]), (&0.into(), &"hallo Welt".into()));
+    let files = ["--src", "src", "--tgt", "tgt"];
+    let int8 = project.mt(&[&["score", "--qe", model, "--precision", "int8"], &files[..]].concat());
+    succeeds(&int8);
+    fails(&project.mt(&[&["score", "--qe", model, "--normalize"], &files[..]].concat()), 2, &["cannot be used with"]);
+    let comet = comet.path().to_str().unwrap();
+    fails(&project.mt(&[&["score", "--qe", comet], &files[..]].concat()), 2, &["compares with references"]);
+    let over = folder.path().join("hparams.yaml");
+    let over = [&["score", "--qe", model, "--output", over.to_str().unwrap()], &files[..]].concat();
+    fails(&project.mt(&over), 2, &["the output is the same file as the input"]);
+}
+
 fn text(translation: &Value) -> String {
     translation["translation"].as_str().unwrap().to_owned()
 }

@@ -3,7 +3,8 @@
 use clap::Args;
 
 use super::shell::Offered;
-use crate::decode::mbr::Utility;
+use crate::comet;
+use crate::decode::rerank::{Criterion, Utility};
 use crate::decode::{Sampling, Strategy};
 use crate::error::{Error, Result};
 
@@ -32,15 +33,22 @@ pub struct StrategyArgs {
     /// or comet (minimum Bayes risk)
     #[arg(
         long, value_name = "METRIC", conflicts_with_all = ["beam_groups", "patience"], hide_possible_values = true,
-        value_parser = Offered(Utility::NAMES)
+        value_parser = Offered(Utility::NAMES), group = "chosen"
     )]
     pub mbr: Option<String>,
     /// The model of --mbr comet: hf:ORG/NAME or a folder
-    #[arg(long, value_name = "MODEL", default_value = "hf:Unbabel/wmt22-comet-da", requires = "mbr")]
+    #[arg(long, value_name = "MODEL", default_value = comet::DEFAULT, requires = "mbr")]
     pub mbr_model: String,
-    /// How many translations --mbr draws for each sentence
-    #[arg(long, value_name = "N", default_value_t = 32, requires = "mbr")]
-    pub samples: usize,
+    /// Of what the search finds, take the translation that a model finds best which needs no reference (quality
+    /// estimation): of the whole beam, or with --sample of --samples translations
+    #[arg(long, group = "chosen")]
+    pub rerank: bool,
+    /// The model of --rerank: hf:ORG/NAME or a folder
+    #[arg(long, value_name = "MODEL", default_value = comet::DEFAULT_QE, requires = "rerank")]
+    pub rerank_model: String,
+    /// How many translations --mbr, or --rerank with --sample, draws for each sentence [default: 32]
+    #[arg(long, value_name = "N", requires = "chosen")]
+    pub samples: Option<usize>,
     /// Divide logits by this before sampling: below 1, the distribution is sharper, above 1 flatter
     #[arg(long, value_name = "X", default_value_t = 1.0, requires = "sample")]
     pub temperature: f64,
@@ -63,11 +71,15 @@ impl StrategyArgs {
             let error = Error::usage(format!("--mbr chooses among samples, and --beam {beam} searches for the best"));
             return Err(error.help("leave one of them out; --samples says how many translations to draw"));
         }
-        if self.mbr.is_some() && self.samples == 0 {
+        if self.samples == Some(0) {
             return Err(Error::usage("--samples 0: there must be one at least"));
         }
-        if self.mbr.is_some() && self.samples < count {
-            let what = format!("--samples {} is less than the {} translations that are wanted", self.samples, count);
+        if self.samples.is_some() && !self.draws_to_choose() {
+            return Err(Error::usage("--samples goes with --mbr, or with --rerank and --sample")
+                .help("for --rerank among what beam search finds, give --beam"));
+        }
+        if self.draws_to_choose() && self.samples() < count {
+            let what = format!("--samples {} is less than the {count} translations that are wanted", self.samples());
             return Err(Error::usage(what).help("draw more, or ask for fewer (--n-best)"));
         }
         // Other toolkits ask for samples with a beam of 1.
@@ -76,15 +88,39 @@ impl StrategyArgs {
             return Err(error.help("leave one of them out; --n-best says how many translations to draw"));
         }
         let width = self.beam.unwrap_or(beam);
+        if self.rerank && !self.sample && width == 1 {
+            let error = Error::usage("--rerank chooses among several translations, and a beam of 1 finds one");
+            return Err(error.help("give --beam 8, or --sample"));
+        }
         Ok(match self.beam_groups {
             _ if self.sample || self.mbr.is_some() => {
                 let Self { temperature, top_k, top_p, .. } = *self;
-                let count = if self.mbr.is_some() { self.samples } else { count };
+                let count = if self.draws_to_choose() { self.samples() } else { count };
                 Strategy::Sample(Sampling { count, temperature, top_k, top_p, seed })
             }
             Some(groups) => Strategy::Diverse { width, groups, penalty: self.diversity },
             None => Strategy::Beam { width },
         })
+    }
+
+    /// How one of several translations is chosen in the end, if it is.
+    ///
+    /// # Errors
+    /// There is no such metric.
+    pub fn criterion(&self) -> Result<Option<Criterion>> {
+        let utility = self.mbr.as_deref().map(|name| Utility::from_flag("--mbr", name)).transpose()?;
+        Ok(utility.map(Criterion::Likeness).or(self.rerank.then_some(Criterion::Quality)))
+    }
+
+    /// Whether translations are drawn for one of them to be chosen.
+    #[must_use]
+    pub fn draws_to_choose(&self) -> bool {
+        self.mbr.is_some() || self.rerank && self.sample
+    }
+
+    /// How many are drawn then.
+    fn samples(&self) -> usize {
+        self.samples.unwrap_or(32)
     }
 
     /// The flags that were given, without those that need another one.
@@ -96,8 +132,10 @@ impl StrategyArgs {
             beam_groups,
             sample,
             mbr,
-            // These need --beam-groups, --sample or --mbr.
+            rerank,
+            // These need --beam-groups, --sample, --mbr or --rerank.
             mbr_model: _,
+            rerank_model: _,
             samples: _,
             diversity: _,
             temperature: _,
@@ -109,6 +147,7 @@ impl StrategyArgs {
             ("--beam-groups", beam_groups.is_some()),
             ("--sample", *sample),
             ("--mbr", mbr.is_some()),
+            ("--rerank", *rerank),
         ];
         flags.into_iter().filter_map(|(flag, is_given)| is_given.then_some(flag)).collect()
     }

@@ -16,6 +16,7 @@ use super::checkpoint::Checkpoint;
 use super::encoder::Shape;
 use super::settings::{Kind, Settings};
 use super::tokenizer::{MODEL, WHOLE};
+use super::{DEFAULT, DEFAULT_QE};
 use crate::error::{Error, Result};
 use crate::escape::quoted;
 use crate::hub::{Hub, Repo};
@@ -80,8 +81,41 @@ pub struct Found {
 }
 
 impl Found {
+    /// As [`Found::open`], the model of a flag that takes one with references.
+    ///
+    /// # Errors
+    /// Those, and it looks at no references.
+    pub fn with_references(flag: &str, model: &str, offline: bool) -> Result<Self> {
+        let found = Self::open(&Place::named(model)?, offline)?;
+        if found.takes_references() {
+            return Ok(found);
+        }
+        let error = Error::usage(format!("{flag} {model}: this model looks at no references"));
+        Err(error.help(format!("name one that compares with references, such as {DEFAULT}")))
+    }
+
+    /// As [`Found::open`], the model of a flag that takes one that needs no references.
+    ///
+    /// # Errors
+    /// Those, and it needs references.
+    pub fn without_references(flag: &str, model: &str, offline: bool) -> Result<Self> {
+        let found = Self::open(&Place::named(model)?, offline)?;
+        if !found.needs_references() {
+            return Ok(found);
+        }
+        let error = Error::usage(format!("{flag} {model}: this model compares with references"));
+        Err(error.help(format!("name one that needs none, such as {DEFAULT_QE}")))
+    }
+
+    /// Those of its files that are read as they are, which nothing may be written to.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let folder = file::folder_of(&self.path).parent().unwrap_or(Path::new(""));
+        let of_encoder = [CONFIG, WHOLE, MODEL].map(|file| self.encoder.join(file));
+        [folder.join(SETTINGS), self.path.clone()].into_iter().chain(of_encoder).collect()
+    }
+
     /// Whether the model needs references.
-    pub fn needs_references(&self) -> bool {
+    fn needs_references(&self) -> bool {
         match self.settings.kind {
             Kind::Regression => true,
             Kind::Referenceless => false,
@@ -90,7 +124,7 @@ impl Found {
     }
 
     /// Whether it looks at references if there are some.
-    pub fn takes_references(&self) -> bool {
+    fn takes_references(&self) -> bool {
         match self.settings.kind {
             Kind::Regression => true,
             Kind::Referenceless => false,

@@ -23,7 +23,7 @@ use std::collections::HashMap;
 
 use rayon::prelude::*;
 
-use crate::decode::mbr::{Different, Judge};
+use crate::decode::rerank::{Different, Judge};
 use crate::error::{Error, Result};
 use crate::infer::ComputeType;
 use encoder::Encoder;
@@ -45,6 +45,11 @@ pub struct Comet {
     encoder: Encoder,
     estimator: Estimator,
 }
+
+/// The model that is used if none is named.
+pub const DEFAULT: &str = "hf:Unbabel/wmt22-comet-da";
+/// The model without references that is used if none is named.
+pub const DEFAULT_QE: &str = "hf:Unbabel/wmt22-cometkiwi-da";
 
 /// The lines that are scored.
 #[derive(Clone, Copy, Debug)]
@@ -233,6 +238,16 @@ impl Judge for Comet {
             return Err(not_a_number());
         }
         Ok(places.into_iter().map(|place| utilities[place]).collect())
+    }
+
+    fn qualities(&self, pairs: &[(&str, &str)]) -> Result<Vec<f64>> {
+        let sample = |&(source, translation)| Sample { source, translation, reference: None };
+        let samples: Vec<Sample<'_>> = pairs.iter().map(sample).collect();
+        let scores = self.of_samples(&samples, &mut Cache::default(), &mut |_, _| ());
+        if scores.iter().any(|score| !score.is_finite()) {
+            return Err(not_a_number());
+        }
+        Ok(scores.into_iter().map(f64::from).collect())
     }
 }
 

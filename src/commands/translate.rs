@@ -241,9 +241,10 @@ impl<'a> Writer<'a> {
         if let (Some(lines_have), Some(wanted)) =
             (self.fewer.subject(self.suspicious.lines(), "line", ["has", "have"]), self.args.n_best)
         {
-            note(match self.args.decode.strategy.mbr {
-                Some(_) => format!("{lines_have} fewer than {wanted} translations that differ: --samples draws more"),
-                None => format!(
+            let strategy = &self.args.decode.strategy;
+            note(match strategy.draws_to_choose() {
+                true => format!("{lines_have} fewer than {wanted} translations that differ: --samples draws more"),
+                false => format!(
                     "{lines_have} fewer than {wanted} translations: the search found no more that differ \
                      (--beam-groups), or stopped before (--patience)"
                 ),

@@ -16,7 +16,7 @@ use crate::cli::{Common, TuneArgs};
 use crate::config;
 use crate::console::{Counted, info, note, progress_bar, tell};
 use crate::data::corpus::Side;
-use crate::decode::mbr::Utility;
+use crate::decode::rerank::Utility;
 use crate::decode::translate::TranslateOptions;
 use crate::decode::{DecodeConfig, LengthPenalty, PenaltyKind, Strategy, Trials};
 use crate::error::{Error, Result};

@@ -3,7 +3,7 @@
 use super::results::Scored;
 use super::test_set::TestSet;
 use crate::cli::EvalArgs;
-use crate::comet::{Comet, Found, Lines, Place};
+use crate::comet::{Comet, Found, Lines};
 use crate::console::{Counted, info, progress_bar};
 use crate::error::{Error, Result};
 use crate::infer::ComputeType;
@@ -28,17 +28,10 @@ pub(super) fn find(args: &EvalArgs, offline: bool) -> Result<Vec<Wanted>> {
         [("comet", "COMET", "--comet", &args.metrics.comet), ("qe", "QE", "--qe", &args.metrics.qe)]
     {
         let Some(model) = model else { continue };
-        let found = Found::open(&Place::named(model)?, offline)?;
-        if key == "qe" && found.needs_references() {
-            let error = Error::usage(format!("{flag} {model}: this model compares with references"));
-            return Err(
-                error.help("give it to --comet, or name one that needs none, such as hf:Unbabel/wmt22-cometkiwi-da")
-            );
-        }
-        if key == "comet" && !found.takes_references() {
-            let error = Error::usage(format!("{flag} {model}: this model looks at no references"));
-            return Err(error.help("give it to --qe"));
-        }
+        let found = match key {
+            "qe" => Found::without_references(flag, model, offline),
+            _ => Found::with_references(flag, model, offline),
+        }?;
         if found.needs_sources() && !args.hyp.is_empty() && args.set.src.is_none() {
             return Err(Error::usage(format!("{flag} needs the sources of the translations")).help("give --src FILE"));
         }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::cli::{Common, DecodeArgs};
-use crate::comet::{Comet, Found, Place};
+use crate::comet::{Comet, Found};
 use crate::console::{tell, warning};
-use crate::decode::mbr::{Judge, Mbr, Utility};
+use crate::decode::rerank::{Criterion, Judge, Rerank, Utility};
 use crate::decode::shortlist::Shortlist;
 use crate::decode::source::Long;
 use crate::decode::translate::{TranslateOptions, Translator};
@@ -46,15 +46,14 @@ pub(crate) fn translate_options(
     let kind = length_penalty_kind.as_deref().map(|name| PenaltyKind::from_flag("--length-penalty-kind", name));
     let long = long.as_deref().map(|name| Long::from_flag("--long", name));
     let n_best = n_best.unwrap_or(1);
-    let mbr = strategy.mbr.as_deref().map(|name| Utility::from_flag("--mbr", name)).transpose()?;
-    let mbr = mbr.map(|utility| Mbr { utility, keep: n_best });
-    // It chooses among all samples.
-    let n_best = if mbr.is_some() { strategy.samples } else { n_best };
-    let strategy = strategy.strategy(config.beam, mbr.map_or(n_best, |mbr| mbr.keep), common.seed.unwrap_or(seed))?;
+    let rerank = strategy.criterion()?.map(|by| Rerank { by, keep: n_best });
+    let strategy = strategy.strategy(config.beam, n_best, common.seed.unwrap_or(seed))?;
+    // It chooses among all that the search finds.
+    let n_best = if rerank.is_some() { strategy.rows() } else { n_best };
     let options = TranslateOptions {
         strategy,
         n_best,
-        mbr,
+        rerank,
         length_penalty: LengthPenalty {
             kind: kind.transpose()?.unwrap_or(config.length_penalty_kind),
             alpha: length_penalty.unwrap_or(config.length_penalty),
@@ -84,11 +83,11 @@ pub(crate) fn translate_options(
 
 /// Refuses options that are impossible or do not go together.
 fn check(options: &TranslateOptions, args: &DecodeArgs, positions: usize) -> Result<()> {
-    let n_best = options.n_best;
+    let n_best = options.rerank.map_or(options.n_best, |rerank| rerank.keep);
     let counts = [
         ("--max-length", options.max_length),
         ("--batch-tokens", Some(options.batch_tokens)),
-        ("--n-best", Some(options.mbr.map_or(n_best, |mbr| mbr.keep))),
+        ("--n-best", Some(n_best)),
     ];
     if let Some((flag, _)) = counts.into_iter().find(|(_, value)| *value == Some(0)) {
         return Err(Error::usage(format!("{flag} must be at least 1")));
@@ -112,9 +111,13 @@ fn check(options: &TranslateOptions, args: &DecodeArgs, positions: usize) -> Res
             Error::usage(format!("--min-length {} is more tokens than a translation can have", options.min_length));
         return Err(error.help(format!("the model has {positions} positions (model.max_length): give a lower number")));
     }
-    if n_best > MAX_BEAM {
-        let flag = if options.mbr.is_some() { "--samples" } else { "--n-best" };
-        return Err(Error::usage(format!("{flag} {n_best} is more than {MAX_BEAM}")));
+    if options.n_best > MAX_BEAM {
+        let flag = match args.strategy.draws_to_choose() {
+            true if options.rerank.is_some() => "--samples",
+            _ if options.rerank.is_some() => "--beam",
+            _ => "--n-best",
+        };
+        return Err(Error::usage(format!("{flag} {} is more than {MAX_BEAM}", options.n_best)));
     }
     let rows = options.strategy.rows();
     if n_best > rows && rows > 0 {
@@ -177,16 +180,16 @@ pub(crate) fn translator_with_flags(
     Ok(Translator::new(vec![model]).with_language(first.languages[1].clone()).judged_by(judge))
 }
 
-/// The model that chooses among samples, if `--mbr comet` is given.
+/// The model that chooses among translations, if `--mbr comet` or `--rerank` is given.
 fn judge(args: &DecodeArgs, common: &Common) -> Result<Option<Arc<dyn Judge>>> {
-    if args.strategy.mbr.as_deref() != Some(Utility::Comet.name()) {
-        return Ok(None);
-    }
-    let model = &args.strategy.mbr_model;
-    let found = Found::open(&Place::named(model)?, common.offline)?;
-    if !found.takes_references() {
-        let error = Error::usage(format!("--mbr-model {model}: this model looks at no references"));
-        return Err(error.help("each translation is compared with all others: name a model with references"));
-    }
+    let found = match args.strategy.criterion()? {
+        Some(Criterion::Likeness(Utility::Comet)) => {
+            Found::with_references("--mbr-model", &args.strategy.mbr_model, common.offline)
+        }
+        Some(Criterion::Quality) => {
+            Found::without_references("--rerank-model", &args.strategy.rerank_model, common.offline)
+        }
+        _ => return Ok(None),
+    }?;
     Ok(Some(Arc::new(Comet::load(&found, ComputeType::F32)?)))
 }

@@ -10,7 +10,7 @@ use crate::commands::shared::{decoding, languages};
 use crate::console::{Counted, info, is_watched, progress_bar, warning};
 use crate::data::corpus::{PairSource, tagged};
 use crate::data::tags::{LanguageTags, unknown_word};
-use crate::decode::mbr::Utility;
+use crate::decode::rerank::{Criterion, Utility};
 use crate::decode::source::Long;
 use crate::decode::translate::{TranslateOptions, Translator};
 use crate::error::{Error, Result};
@@ -50,8 +50,16 @@ impl Maker {
             let error = Error::usage("--long error does not go with whole corpora");
             return Err(error.help("with --long truncate, lines that are cut are left out"));
         }
-        if decode.strategy.mbr.as_deref() == Some(Utility::Comet.name()) {
-            return Err(Error::usage("--mbr comet takes too long for whole corpora").help("give --mbr chrf or bleu"));
+        match decode.strategy.criterion()? {
+            Some(Criterion::Likeness(Utility::Comet)) => {
+                let error = Error::usage("--mbr comet takes too long for whole corpora");
+                return Err(error.help("give --mbr chrf or bleu"));
+            }
+            Some(Criterion::Quality) => {
+                let error = Error::usage("--rerank takes too long for whole corpora");
+                return Err(error.help("leave it out; --keep leaves out what the model is least sure of"));
+            }
+            _ => {}
         }
         let options = decoding::translate_options(decode, None, (&first, &others), common)?;
         let (weights, precision) = (weights.to_vec(), decode.precision.clone());

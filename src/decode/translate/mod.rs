@@ -4,14 +4,9 @@ mod constraints;
 mod options;
 mod translation;
 
-use std::borrow::Cow;
-use std::sync::{Arc, OnceLock};
-
-use rayon::prelude::*;
-
 use super::ensemble::Ensemble;
-use super::mbr::Judge;
 use super::neural::Neural;
+use super::rerank::Judge;
 use super::shortlist::Shortlist;
 use super::source::{self, BeyondPositions, Long, Reader, Source};
 use super::{Demands, Hypothesis, Prediction, StepModel, Surfaces, force, in_halves, predict};
@@ -20,6 +15,8 @@ use crate::data::tokenizer::Tokenizer;
 use crate::error::Result;
 pub use constraints::{Constraints, Fault};
 pub use options::TranslateOptions;
+use std::borrow::Cow;
+use std::sync::{Arc, OnceLock};
 use translation::PartTranslation;
 pub(super) use translation::has_space_between;
 pub use translation::{Candidate, Translation};
@@ -63,7 +60,7 @@ impl Translator {
         Self { models: self.models.weighted(weights), ..self }
     }
 
-    /// With a model that chooses among samples, for [`Utility::Comet`](super::mbr::Utility::Comet).
+    /// With a model that chooses among translations, for what a [`Rerank`](super::rerank::Rerank) needs.
     #[must_use]
     pub fn judged_by(self, judge: Option<Arc<dyn Judge>>) -> Self {
         Self { judge, ..self }
@@ -135,17 +132,12 @@ impl Translator {
             false => Translation::from_parts(parts, ranked, options.n_best),
         };
         let mut translations: Vec<Translation> = parts.into_iter().map(translation).collect();
-        if let Some(mbr) = options.mbr {
-            let judge = self.judge.as_deref();
-            let choose = |(translation, line): (&mut Translation, &S)| {
-                let (line, source) = (line.as_ref(), &self.readers[0].tokenizers().source);
-                mbr.choose(translation, line[source.leading(line).len()..].trim_start(), judge)
-            };
-            match judge {
-                None => translations.par_iter_mut().zip(lines).try_for_each(choose)?,
-                // It uses all threads by itself.
-                Some(_) => translations.iter_mut().zip(lines).try_for_each(choose)?,
-            }
+        if let Some(rerank) = options.rerank {
+            let source = &self.readers[0].tokenizers().source;
+            let without_tags =
+                |line: &'_ S| line.as_ref()[source.leading(line.as_ref()).len()..].trim_start().to_owned();
+            let lines: Vec<String> = lines.iter().map(without_tags).collect();
+            rerank.choose(&mut translations, &lines, self.judge.as_deref())?;
         }
         Ok(Some(translations))
     }

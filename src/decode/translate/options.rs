@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::decode::mbr::Mbr;
+use crate::decode::rerank::Rerank;
 use crate::decode::source::Long;
 use crate::decode::{Characters, DecodeConfig, LengthPenalty, SearchOptions, Sentence, Strategy};
 use crate::error::Result;
@@ -14,8 +14,8 @@ pub struct TranslateOptions {
     pub strategy: Strategy,
     /// The most translations to return for a line.
     pub n_best: usize,
-    /// Of samples, those that are most like all others, instead of all.
-    pub mbr: Option<Mbr>,
+    /// Which of these remain in the end; all, if `None`.
+    pub rerank: Option<Rerank>,
     /// The length penalty by which they are ranked.
     pub length_penalty: LengthPenalty,
     /// See [`SearchOptions::patience`].
@@ -59,7 +59,7 @@ impl TranslateOptions {
         Self {
             strategy: Strategy::Beam { width: beam },
             n_best: 1,
-            mbr: None,
+            rerank: None,
             length_penalty: LengthPenalty { kind: length_penalty_kind, alpha: length_penalty },
             patience,
             no_repeat_ngram,

@@ -1,9 +1,16 @@
+//! Chooses among the translations that a search has found for a line.
+//!
 //! Minimum Bayes risk decoding (Eikema and Aziz 2020, "Is MAP Decoding All You Need?"): of translations that are drawn
 //! from a model, the one that is on average most like all of them. The utility of a translation is its mean score
 //! against each of them as the reference, itself among them.
+//!
+//! Reranking by quality estimation (Fernandes et al. 2022, "Quality-Aware Decoding for Neural Machine Translation"):
+//! the one that a model which needs no reference finds best.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
+
+use rayon::prelude::*;
 
 use crate::choice::choice;
 use crate::decode::translate::{Candidate, Translation};
@@ -22,50 +29,98 @@ choice! {
     }
 }
 
-/// A model that says how good a translation is beside another.
+/// A model that says how good translations are.
 pub trait Judge: Debug + Send + Sync {
     /// For each translation of a source, the mean of its scores with each of them as the reference.
     ///
     /// # Errors
     /// The model fails.
     fn utilities(&self, source: &str, texts: &[&str]) -> Result<Vec<f64>>;
+
+    /// The score of each pair of a source and a translation, without a reference.
+    ///
+    /// # Errors
+    /// The model fails.
+    fn qualities(&self, pairs: &[(&str, &str)]) -> Result<Vec<f64>>;
 }
 
-/// How one is chosen.
+/// How translations are chosen among those that were found.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Mbr {
-    /// By which metric.
-    pub utility: Utility,
-    /// How many of the translations with the highest utility stay, the highest first.
+pub struct Rerank {
+    /// What makes one better than another.
+    pub by: Criterion,
+    /// How many of the best stay, the best first.
     pub keep: usize,
 }
 
-impl Mbr {
-    /// Leaves a line's best translations, each once, with their utilities as their scores: from 0 to 100, or a judge's.
-    /// Among equals the one that was drawn first is the better.
+/// What makes a translation better than another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Criterion {
+    /// It is more like all of them, by this metric.
+    Likeness(Utility),
+    /// A judge's score of it by itself.
+    Quality,
+}
+
+impl Rerank {
+    /// Leaves each line's best translations, each once, with what they were chosen by as their scores: a utility from 0
+    /// to 100, or a judge's score. Among equals the one that was found first is the better.
     ///
     /// # Errors
     /// There is no judge where one is needed, or it fails.
-    pub fn choose(&self, translation: &mut Translation, source: &str, judge: Option<&dyn Judge>) -> Result<()> {
-        let drawn = std::mem::take(&mut translation.n_best);
-        let texts: Vec<&str> = drawn.iter().map(|candidate| &*candidate.text).collect();
-        let utilities = match (self.utility.metric(), judge) {
-            (Some(metric), _) => utilities(&*metric, &texts),
-            (None, Some(judge)) => judge.utilities(source, &texts)?,
-            (None, None) => return Err(Error::failure("no model judges the translations")),
-        };
-        let mut best: Vec<Candidate> = Vec::new();
-        let mut seen = HashMap::new();
-        for (number, (candidate, score)) in drawn.iter().zip(utilities).enumerate() {
-            if seen.insert(&*candidate.text, number).is_none() {
-                best.push(Candidate { score, ..candidate.clone() });
+    pub fn choose<S: AsRef<str> + Sync>(
+        &self,
+        translations: &mut [Translation],
+        sources: &[S],
+        judge: Option<&dyn Judge>,
+    ) -> Result<()> {
+        let missing = || Error::failure("no model judges the translations");
+        match self.by {
+            Criterion::Likeness(utility) => match utility.metric() {
+                Some(_) => translations.par_iter_mut().try_for_each(|translation| {
+                    let metric = utility.metric().ok_or_else(missing)?;
+                    let scores = utilities(&*metric, &texts(translation));
+                    self.keep_best(translation, scores);
+                    Ok(())
+                }),
+                // A judge uses all threads by itself.
+                None => translations.iter_mut().zip(sources).try_for_each(|(translation, source)| {
+                    let scores = judge.ok_or_else(missing)?.utilities(source.as_ref(), &texts(translation))?;
+                    self.keep_best(translation, scores);
+                    Ok(())
+                }),
+            },
+            Criterion::Quality => {
+                let of_line = |(translation, source)| {
+                    let source = <S as AsRef<str>>::as_ref(source);
+                    texts(translation).into_iter().map(move |text| (source, text))
+                };
+                let pairs: Vec<(&str, &str)> = translations.iter().zip(sources).flat_map(of_line).collect();
+                let mut scores = judge.ok_or_else(missing)?.qualities(&pairs)?.into_iter();
+                for translation in translations {
+                    let count = translation.n_best.len();
+                    self.keep_best(translation, scores.by_ref().take(count).collect());
+                }
+                Ok(())
             }
         }
+    }
+
+    /// Leaves a line's best translations by these scores.
+    fn keep_best(&self, translation: &mut Translation, scores: Vec<f64>) {
+        let mut seen = HashSet::new();
+        let found = std::mem::take(&mut translation.n_best).into_iter().zip(scores);
+        let found = found.map(|(candidate, score)| Candidate { score, ..candidate });
+        let mut best: Vec<Candidate> = found.filter(|candidate| seen.insert(candidate.text.clone())).collect();
         best.sort_by(|a, b| b.score.total_cmp(&a.score));
         best.truncate(self.keep.max(1));
         translation.n_best = best;
-        Ok(())
     }
+}
+
+/// The texts of a line's translations.
+fn texts(translation: &Translation) -> Vec<&str> {
+    translation.n_best.iter().map(|candidate| &*candidate.text).collect()
 }
 
 impl Utility {
@@ -168,7 +223,8 @@ mod tests {
         let drawn = Translation { n_best: DRAWN.iter().map(candidate).collect(), ..blank };
         for (keep, want) in [(1, &[0][..]), (3, &[0, 2, 4]), (9, &[0, 2, 4, 1])] {
             let mut translation = drawn.clone();
-            Mbr { utility: Utility::Chrf, keep }.choose(&mut translation, "", None).unwrap();
+            let rerank = Rerank { by: Criterion::Likeness(Utility::Chrf), keep };
+            rerank.choose(std::slice::from_mut(&mut translation), &[""], None).unwrap();
             let texts: Vec<&str> = translation.n_best.iter().map(|candidate| &*candidate.text).collect();
             let want: Vec<&str> = want.iter().map(|number| DRAWN[*number]).collect();
             assert_eq!(texts, want);

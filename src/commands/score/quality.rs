@@ -1,0 +1,59 @@
+//! How good a model of COMET finds translations, without references.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use super::{Scorer, plain};
+use crate::cli::{Common, ScoreArgs};
+use crate::comet::{Comet, Found};
+use crate::commands::shared::pairs::Pair;
+use crate::console::info;
+use crate::decode::rerank::Judge;
+use crate::error::{Error, Result};
+use crate::escape::harmless_json;
+use crate::infer::ComputeType;
+
+/// Writes the estimated quality of each translation.
+pub(super) fn run(model: &str, args: &ScoreArgs, common: &Common) -> Result<()> {
+    let found = Found::without_references("--qe", model, common.offline)?;
+    let precision = args.precision.as_deref().map(|name| ComputeType::from_flag("--precision", name));
+    info(format_args!("QE: {}", found.name));
+    let model = Comet::load(&found, precision.transpose()?.unwrap_or(ComputeType::F32))?;
+    super::write(Quality { model, args, is_json: common.json }, args, common, &found.files())
+}
+
+/// A model that estimates quality.
+struct Quality<'a> {
+    model: Comet,
+    args: &'a ScoreArgs,
+    is_json: bool,
+}
+
+impl Scorer for Quality<'_> {
+    const FEATURE: &'static str = "QE";
+
+    fn lines(&mut self, window: &[Pair], _: [&PathBuf; 2]) -> Result<Vec<String>> {
+        let pairs: Vec<(&str, &str)> = window.iter().map(|pair| (&*pair.source, &*pair.target)).collect();
+        let scores = self.model.qualities(&pairs)?;
+        let shown = |(pair, score): (&Pair, f64)| {
+            if !self.is_json {
+                return plain::<Self>(pair, self.args, Some(score));
+            }
+            let mut json = json!({ "source": pair.source, "target": pair.target, "qe": score });
+            if let Some(entry) = &pair.entry {
+                json["number"] = entry.number.into();
+            }
+            harmless_json(&json.to_string()).into_owned()
+        };
+        Ok(window.iter().zip(scores).map(shown).collect())
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn finish(self) -> (Vec<String>, Vec<Error>) {
+        Default::default()
+    }
+}
