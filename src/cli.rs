@@ -22,10 +22,10 @@ use std::str::FromStr;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::checkpoint::Which;
-use crate::comet;
 use crate::console::{message, messages};
 use crate::error::Error;
 use crate::escape::is_harmful;
+use crate::hub::DEFAULT_QE;
 use crate::interop::import;
 use crate::model::pooling::Pooling;
 use crate::model_dir::Wanted;
@@ -339,7 +339,7 @@ pub struct ScoreArgs {
     /// model of this program finds them [default: hf:Unbabel/wmt22-cometkiwi-da, which the hub gives to those who
     /// accepted its licence there]
     #[arg(
-        long, value_name = "MODEL", num_args = 0..=1, default_missing_value = comet::DEFAULT_QE,
+        long, value_name = "MODEL", num_args = 0..=1, default_missing_value = DEFAULT_QE,
         conflicts_with_all = ["model", "checkpoint", "weights", "tag", "from", "to", "normalize", "batch_tokens"]
     )]
     pub qe: Option<String>,

@@ -73,6 +73,8 @@ pub(crate) enum Kind {
     Integers { most: i128 },
     /// A path relative to the file that states it.
     Path,
+    /// A path as [`Kind::Path`], or `hf:ORG/NAME`.
+    Model,
     /// A path relative to `data.root` if that is set, otherwise to the file that states it.
     Corpus,
     /// Such a path; if the table has a key `hub`, the name of a column instead, if `tsv`, its number.

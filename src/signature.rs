@@ -160,6 +160,11 @@ impl Signature {
         Self::placeholder(head).filter(|it| it.is_document).or_else(|| markup(head))
     }
 
+    /// Whether a text begins as a test set of WMT in XML or SGML.
+    pub(crate) fn is_test_set(head: &[u8]) -> bool {
+        root(head).is_some_and(|root| TEST_SETS.iter().any(|set| root.eq_ignore_ascii_case(set)))
+    }
+
     /// Whether the first line is an object in JSON that is not empty.
     pub(crate) fn is_object(head: &[u8]) -> bool {
         let line = begun(head).split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -250,6 +255,9 @@ fn is_known(element: &str) -> bool {
     known.iter().any(|name| element.eq_ignore_ascii_case(name))
 }
 
+/// Elements around a test set of WMT.
+const TEST_SETS: [&str; 5] = ["srcset", "refset", "tstset", "mteval", "dataset"];
+
 /// Documents in XML and SGML.
 fn markup(head: &[u8]) -> Option<Signature> {
     const PLAIN: &str =
@@ -261,9 +269,12 @@ fn markup(head: &[u8]) -> Option<Signature> {
             format!("{PLAIN}: convert it (OPUS offers such corpora as `moses`, which is plain text)"),
         ),
         "xliff" => ("a translation file (XLIFF)", format!("{PLAIN}: write its segments so")),
-        "srcset" | "refset" | "tstset" | "mteval" | "dataset" => (
+        set if TEST_SETS.contains(&set) => (
             "a test set in SGML or XML",
-            format!("{PLAIN}: `sacrebleu -t SET -l PAIR --echo src ref` writes those of WMT so"),
+            format!(
+                "{PLAIN}: `mt eval` alone reads such sets; `sacrebleu -t SET -l PAIR --echo src ref` writes those of \
+                 WMT so"
+            ),
         ),
         "error" => ("an error that a server sent, in XML", "fetch the file again".to_owned()),
         _ => ("a document in XML", format!("{PLAIN}: write its text so")),

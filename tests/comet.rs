@@ -9,7 +9,7 @@ use common::project::{Project, fails, sets, stdout, succeeds};
 
 use mt::comet::{Comet, Found, Lines, Place};
 use mt::infer::ComputeType;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/comet");
@@ -283,8 +283,8 @@ fn reranking_by_estimated_quality() {
             texts.dedup();
             assert_eq!(best.len(), keep.min(texts.len()));
             let source = reranked["source"].as_str().unwrap();
-            project.write("source", &format!("{source}\n").repeat(texts.len()));
-            project.write("texts", &texts.iter().map(|text| format!("{text}\n")).collect::<String>());
+            project.write("source", format!("{source}\n").repeat(texts.len()));
+            project.write("texts", texts.iter().map(|text| format!("{text}\n")).collect::<String>());
             let output = project.mt(&["score", "--qe", model, "--src", "source", "--tgt", "texts"]);
             succeeds(&output);
             let scores: Vec<f64> = stdout(&output).lines().map(|line| line.parse().unwrap()).collect();
@@ -325,8 +325,8 @@ fn pairs_are_scored_without_references() {
         (0..sources.len()).filter(|n| one_line(&sources[*n]) && one_line(&translations[*n])).collect();
     let of = |lines: &[String]| -> Vec<String> { chosen.iter().map(|n| lines[*n].clone()).collect() };
     let expected: Vec<f64> = chosen.iter().map(|n| expected["kiwi"][0][*n].as_f64().unwrap()).collect();
-    project.write("src", &text(&of(&sources)));
-    project.write("tgt", &text(&of(&translations)));
+    project.write("src", text(&of(&sources)));
+    project.write("tgt", text(&of(&translations)));
     let close = |found: f64, expected: f64| assert!((found - expected).abs() < 2e-5, "{found} and not {expected}");
     let output = project.mt(&["score", "-q", "--qe", model, "--src", "src", "--tgt", "tgt"]);
     succeeds(&output);
@@ -353,6 +353,131 @@ fn pairs_are_scored_without_references() {
     let over = folder.path().join("hparams.yaml");
     let over = [&["score", "--qe", model, "--output", over.to_str().unwrap()], &files[..]].concat();
     fails(&project.mt(&over), 2, &["the output is the same file as the input"]);
+}
+
+/// Every second validation, and the final model, have it, whether or not the run was interrupted; as the metric, all
+/// have it, and it decides.
+#[test]
+fn validation_scores_with_a_model() {
+    let (folder, qe) = (model("regression", |_| true), model("kiwi", |_| true));
+    let project = Project::new();
+    let named = format!("valid.comet_model={}", folder.path().display());
+    let every = ["train.max_updates=40", "valid.every=10", "valid.comet=2", "train.average_last=1", &named];
+    let other = "data.monitor=[{ name = \"other\", source = \"valid.en\", target = \"valid.de\" }]";
+    let keys = |more: &[&'static str]| sets(&[&every[..], more].concat()).iter().map(|s| (*s).to_owned()).collect();
+    let train = |run: &str, more: &[&'static str], flags: &[&str]| {
+        let keys: Vec<String> = keys(more);
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        project.mt(&[&["train", "--config", "small.toml", "--run-dir", run], &keys[..], flags].concat())
+    };
+    let updates = |run: &str, event: &str| -> Vec<u64> {
+        let entries = project.logged(run, event);
+        let scored = entries.iter().filter(|entry| entry["comet"].is_f64());
+        scored.map(|entry| entry["update"].as_u64().unwrap()).collect()
+    };
+    let output = train("runs/whole", &[other], &[]);
+    succeeds(&output);
+    assert!(common::project::stderr(&output).contains(" COMET "), "{}", common::project::stderr(&output));
+    assert_eq!(updates("runs/whole", "valid"), [20, 40]);
+    assert_eq!(updates("runs/whole", "monitor"), [20, 40, 40]);
+    let last = project.logged("runs/whole", "final")[0].clone();
+    // Greedy search, as in validation.
+    let model = folder.path().to_str().unwrap();
+    let eval = ["eval", "--model", "runs/whole", "--src", "valid.en", "--ref", "valid.de", "--beam", "1", "--json"];
+    let output = project.mt(&[&eval[..], &["--comet", model, "--bleu"]].concat());
+    let found: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let [score, bleu] = ["comet", "bleu"].map(|key| found[key]["score"].as_f64().unwrap());
+    assert!((score - last["comet"].as_f64().unwrap()).abs() < 1e-6, "{found} {last}");
+    assert!((bleu - last["bleu"].as_f64().unwrap()).abs() < 1e-6, "{found} {last}");
+    let report = project.mt(&["report", "runs/whole", "--json"]);
+    let report: Value = serde_json::from_str(&stdout(&report)).unwrap();
+    assert_eq!(report["runs"][0]["final"]["comet"], last["comet"]);
+
+    succeeds(&train("runs/parts", &[other, "train.max_updates=15"], &[]));
+    succeeds(&train("runs/parts", &[other], &["--resume"]));
+    let scores = |run: &str| -> Vec<Value> {
+        project.logged(run, "valid").iter().map(|entry| json!([entry["update"], entry["comet"]])).collect()
+    };
+    assert_eq!(scores("runs/whole"), scores("runs/parts"));
+
+    succeeds(&train("runs/metric", &["valid.metric=comet", "valid.comet=0"], &[]));
+    assert_eq!(updates("runs/metric", "valid"), [10, 20, 30, 40]);
+    let best = |run: &str| -> Vec<Value> {
+        project.logged(run, "valid").into_iter().filter(|entry| entry["best"] == true).collect()
+    };
+    let info = project.mt(&["info", "runs/metric"]);
+    let chosen = best("runs/metric").last().unwrap()["comet"].as_f64().unwrap();
+    assert!(stdout(&info).contains(&format!("best validation: COMET {chosen:.4}")), "{}", stdout(&info));
+
+    fails(&train("runs/none", &["valid.metric=comet"], &[]), 2, &["needs COMET at each validation", "valid.comet=2"]);
+    let qe = format!("valid.comet_model={}", qe.path().display());
+    fails(&project.train(&sets(&["valid.comet=1", &qe])), 2, &["valid.comet_model", "looks at no references"]);
+    let missing = sets(&["valid.comet=1", "valid.comet_model=nowhere"]);
+    fails(&project.train(&missing), 1, &["nowhere", "there is no such folder"]);
+    fails(&project.mt(&[&["check", "--config", "small.toml"], &missing[..]].concat()), 1, &["there is no such folder"]);
+    assert!(!project.path("runs/small").exists() && !project.path("runs/none").exists());
+}
+
+/// Pairs below the threshold are dropped, by the scores of `mt score --qe`; another threshold needs no other scores.
+#[test]
+fn training_pairs_are_chosen_by_estimated_quality() {
+    let (folder, comet) = (model("kiwi", |_| true), model("regression", |_| true));
+    let project = Project::new();
+    let model = folder.path().to_str().unwrap();
+    let output = project.mt(&["score", "--qe", model, "--src", "train.en", "--tgt", "train.de"]);
+    succeeds(&output);
+    let mut scores: Vec<f64> = stdout(&output).lines().map(|line| line.parse().unwrap()).collect();
+    scores.sort_by(f64::total_cmp);
+    let count = scores.len();
+    let prepare = |command: &str, least: f64, model: &str| {
+        let quality = format!("data.quality={{ least = {least}, model = \"{model}\" }}");
+        project.mt(&[&[command, "--config", "small.toml", "--json"], &sets(&[&quality])[..]].concat())
+    };
+    // Unlike its neighbours, so that rounding does not matter.
+    let apart = |from: usize| {
+        (from..count - 1)
+            .find(|n| scores[n + 1] - scores[*n] > 1e-4)
+            .map(|n| (n + 1, f64::midpoint(scores[n], scores[n + 1])))
+    };
+    let (fewer, low) = apart(count / 4).unwrap();
+    let (more, high) = apart(count / 2).unwrap();
+    assert!(0 < fewer && fewer < more && more < count);
+    let cached = |folder: &str| -> Vec<PathBuf> {
+        let entries = fs::read_dir(project.path("runs/data-cache")).unwrap().map(|entry| entry.unwrap().path());
+        entries.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with(folder)).collect()
+    };
+    // What only looks makes no scores.
+    let output = prepare("check", low, model);
+    succeeds(&output);
+    assert!(stdout(&output).contains("have no scores yet"), "{}", stdout(&output));
+    for (below, least) in [(fewer, low), (more, high)] {
+        let output = prepare("prepare", least, model);
+        succeeds(&output);
+        let found: Value = serde_json::from_str(stdout(&output).lines().last().unwrap()).unwrap();
+        assert_eq!(found["pairs"], count - below, "{found}");
+        assert_eq!(found["dropped"]["low_quality"]["count"], below, "{found}");
+        let stderr = common::project::stderr(&output);
+        assert_eq!(stderr.contains(&format!("scored {count} pairs")), least == low, "{stderr}");
+    }
+    assert_eq!((cached("quality-").len(), cached("text-").len()), (1, 2));
+    let keys = format!("data.quality={{ least = {high}, model = \"{model}\" }}");
+    let output =
+        project.mt(&[&["train", "--config", "small.toml"], &sets(&["train.max_updates=2", &keys])[..]].concat());
+    succeeds(&output);
+    let stderr = common::project::stderr(&output);
+    assert!(stderr.contains(&format!("{more} with a quality below data.quality.least")), "{stderr}");
+    // A damaged part is made again.
+    let part = cached("quality-")[0].join("00000.f32");
+    fs::write(&part, &fs::read(&part).unwrap()[1..]).unwrap();
+    let output = prepare("prepare", low, model);
+    let found: Value = serde_json::from_str(stdout(&output).lines().last().unwrap()).unwrap();
+    assert_eq!(found["pairs"], count - fewer);
+
+    fails(&prepare("prepare", 9.0, model), 1, &["no pair is left", "lower data.quality.least"]);
+    fails(&prepare("prepare", low, comet.path().to_str().unwrap()), 2, &["data.quality.model", "with references"]);
+    let output =
+        project.mt(&[&["check", "--config", "small.toml"], &sets(&["data.quality={ model = \"x\" }"])[..]].concat());
+    fails(&output, 2, &["least"]);
 }
 
 fn text(translation: &Value) -> String {

@@ -40,7 +40,7 @@ impl Task {
         let config = TokenizerConfig { vocab_size: pieces, ..TokenizerConfig::default() };
         let tokenizers = Tokenizers::train(&config, &corpora()).unwrap();
         let filter = Filter { max_length: 100, max_ratio: 0.0 };
-        let recipe = Recipe { encoder: &tokenizers, filter, elements: Elements::ids(pieces) };
+        let recipe = Recipe { encoder: &tokenizers, filter, elements: Elements::ids(pieces), quality: None };
         let parts = corpora().into_iter().map(|corpus| {
             let shards = encode::shards(&*corpus, recipe, &|_| Ok(())).unwrap();
             (corpus, shards)

@@ -8,7 +8,7 @@ use std::process::Output;
 use common::datasets::gzip;
 use common::project::{Project, fails, file, send, sets, stderr, stdout, succeeds};
 use common::transcript::{Transcript, assert_transcript};
-use mt::decode::mbr::utilities;
+use mt::decode::rerank::utilities;
 use mt::metrics::ChrfOptions;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;

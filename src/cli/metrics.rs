@@ -3,8 +3,8 @@
 use clap::Args;
 
 use super::shell::Offered;
-use crate::comet;
 use crate::error::Result;
+use crate::hub::{DEFAULT_COMET, DEFAULT_QE};
 use crate::infer::ComputeType;
 use crate::metrics::{BleuOptions, ChrfOptions, Smooth, TerOptions, TextMetric, Tokenize};
 
@@ -24,14 +24,14 @@ pub struct MetricArgs {
     ///
     /// The model is fetched once, 2.3 GB. Of several references, the scores with each are averaged.
     #[arg(
-        long, value_name = "MODEL", num_args = 0..=1, default_missing_value = comet::DEFAULT,
+        long, value_name = "MODEL", num_args = 0..=1, default_missing_value = DEFAULT_COMET,
         help_heading = "Metrics"
     )]
     pub comet: Option<String>,
     /// Estimate quality from sources and translations alone, with a model of COMET that needs no references [default:
     /// hf:Unbabel/wmt22-cometkiwi-da, which the hub gives to those who accepted its licence there]
     #[arg(
-        long, value_name = "MODEL", num_args = 0..=1, default_missing_value = comet::DEFAULT_QE,
+        long, value_name = "MODEL", num_args = 0..=1, default_missing_value = DEFAULT_QE,
         help_heading = "Metrics"
     )]
     pub qe: Option<String>,

@@ -3,10 +3,10 @@
 use clap::Args;
 
 use super::shell::Offered;
-use crate::comet;
 use crate::decode::rerank::{Criterion, Utility};
 use crate::decode::{Sampling, Strategy};
 use crate::error::{Error, Result};
+use crate::hub::{DEFAULT_COMET, DEFAULT_QE};
 
 /// How translations are chosen.
 #[derive(Args, Debug, Default)]
@@ -37,14 +37,14 @@ pub struct StrategyArgs {
     )]
     pub mbr: Option<String>,
     /// The model of --mbr comet: hf:ORG/NAME or a folder
-    #[arg(long, value_name = "MODEL", default_value = comet::DEFAULT, requires = "mbr")]
+    #[arg(long, value_name = "MODEL", default_value = DEFAULT_COMET, requires = "mbr")]
     pub mbr_model: String,
     /// Of what the search finds, take the translation that a model finds best which needs no reference (quality
     /// estimation): of the whole beam, or with --sample of --samples translations
     #[arg(long, group = "chosen")]
     pub rerank: bool,
     /// The model of --rerank: hf:ORG/NAME or a folder
-    #[arg(long, value_name = "MODEL", default_value = comet::DEFAULT_QE, requires = "rerank")]
+    #[arg(long, value_name = "MODEL", default_value = DEFAULT_QE, requires = "rerank")]
     pub rerank_model: String,
     /// How many translations --mbr, or --rerank with --sample, draws for each sentence [default: 32]
     #[arg(long, value_name = "N", requires = "chosen")]

@@ -13,10 +13,11 @@ use std::path::{Path, PathBuf};
 use candle_core::pickle::{Object, OpCode, Stack};
 use candle_core::{DType, Device, Tensor};
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 use zip::{CompressionMethod, ZipArchive};
 
 use crate::error::{Error, Result};
-use crate::escape::quoted;
+use crate::escape::{hex, quoted};
 use crate::{file, limits};
 
 /// The pickle in an archive.
@@ -87,6 +88,19 @@ impl Checkpoint {
             _ => Map::new(),
         };
         Ok(Self { path: path.to_path_buf(), archive: RefCell::new(archive), folder, tensors, settings })
+    }
+
+    /// A checksum of the names and the checksums of all entries of the archive, so that no tensor is read for it.
+    pub(super) fn digest(&self) -> String {
+        let mut archive = self.archive.borrow_mut();
+        let mut hash = Sha256::new();
+        for index in 0..archive.len() {
+            if let Ok(entry) = archive.by_index_raw(index) {
+                let about = (entry.name().map(|name| name.into_owned()).ok(), entry.size(), entry.crc32());
+                hash.update(format!("{about:?}"));
+            }
+        }
+        hex(&hash.finalize())
     }
 
     /// The shape of a tensor, if there is one.

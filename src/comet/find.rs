@@ -16,10 +16,9 @@ use super::checkpoint::Checkpoint;
 use super::encoder::Shape;
 use super::settings::{Kind, Settings};
 use super::tokenizer::{MODEL, WHOLE};
-use super::{DEFAULT, DEFAULT_QE};
 use crate::error::{Error, Result};
 use crate::escape::quoted;
-use crate::hub::{Hub, Repo};
+use crate::hub::{DEFAULT_COMET, DEFAULT_QE, Hub, Repo};
 use crate::interop::yaml;
 use crate::{file, limits};
 
@@ -91,7 +90,7 @@ impl Found {
             return Ok(found);
         }
         let error = Error::usage(format!("{flag} {model}: this model looks at no references"));
-        Err(error.help(format!("name one that compares with references, such as {DEFAULT}")))
+        Err(error.help(format!("name one that compares with references, such as {DEFAULT_COMET}")))
     }
 
     /// As [`Found::open`], the model of a flag that takes one that needs no references.
@@ -105,6 +104,11 @@ impl Found {
         }
         let error = Error::usage(format!("{flag} {model}: this model compares with references"));
         Err(error.help(format!("name one that needs none, such as {DEFAULT_QE}")))
+    }
+
+    /// What tells its numbers from those of other models: a checksum of the checksums in its archive.
+    pub fn digest(&self) -> String {
+        self.checkpoint.digest()
     }
 
     /// Those of its files that are read as they are, which nothing may be written to.

@@ -19,6 +19,7 @@ mod find;
 mod settings;
 mod tokenizer;
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 
 use rayon::prelude::*;
@@ -46,10 +47,33 @@ pub struct Comet {
     estimator: Estimator,
 }
 
-/// The model that is used if none is named.
-pub const DEFAULT: &str = "hf:Unbabel/wmt22-comet-da";
-/// The model without references that is used if none is named.
-pub const DEFAULT_QE: &str = "hf:Unbabel/wmt22-cometkiwi-da";
+/// A model that was found, and is loaded when it is needed for the first time.
+#[derive(Debug)]
+pub struct OnDemand {
+    /// Its files.
+    pub found: Found,
+    precision: ComputeType,
+    loaded: OnceCell<Comet>,
+}
+
+impl OnDemand {
+    /// Of these files.
+    pub fn new(found: Found, precision: ComputeType) -> Self {
+        Self { found, precision, loaded: OnceCell::new() }
+    }
+
+    /// The model.
+    ///
+    /// # Errors
+    /// As [`Comet::load`].
+    pub fn model(&self) -> Result<&Comet> {
+        if let Some(model) = self.loaded.get() {
+            return Ok(model);
+        }
+        let model = Comet::load(&self.found, self.precision)?;
+        Ok(self.loaded.get_or_init(|| model))
+    }
+}
 
 /// The lines that are scored.
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +116,22 @@ impl Comet {
     /// # Errors
     /// A score is not a number: the model is damaged.
     pub fn scores(&self, lines: Lines<'_>, mut progress: impl FnMut(usize, usize)) -> Result<Vec<Vec<f64>>> {
+        let scores = self.scores_while(lines, |done, all| {
+            progress(done, all);
+            true
+        })?;
+        Ok(scores.unwrap_or_default())
+    }
+
+    /// As [`Comet::scores`]; `None` once `go_on`, which gets how far it is, says so.
+    ///
+    /// # Errors
+    /// Those.
+    pub fn scores_while(
+        &self,
+        lines: Lines<'_>,
+        mut go_on: impl FnMut(usize, usize) -> bool,
+    ) -> Result<Option<Vec<Vec<f64>>>> {
         let count = lines.systems.first().map_or(0, |system| system.len());
         let streams = match self.kind {
             Kind::Referenceless => 1,
@@ -108,29 +148,30 @@ impl Comet {
                         reference: lines.references.get(stream).map(|stream| &*stream[line]),
                     })
                     .collect();
-                let scores = self.of_samples(&samples, &mut cache, &mut progress);
+                let Some(scores) = self.of_samples(&samples, &mut cache, &mut go_on) else { return Ok(None) };
                 sums.iter_mut().zip(scores).for_each(|(sum, score)| *sum += f64::from(score) / streams as f64);
             }
         }
         match sums.iter().flatten().all(|score| score.is_finite()) {
-            true => Ok(sums),
+            true => Ok(Some(sums)),
             false => Err(not_a_number()),
         }
     }
 
+    /// The score of each sample; `None` once `go_on` says so.
     fn of_samples<'a>(
         &self,
         samples: &[Sample<'a>],
         cache: &mut Cache<'a>,
-        progress: &mut impl FnMut(usize, usize),
-    ) -> Vec<f32> {
-        match self.kind {
+        go_on: &mut impl FnMut(usize, usize) -> bool,
+    ) -> Option<Vec<f32>> {
+        Some(match self.kind {
             Kind::Regression | Kind::Referenceless => {
                 let lines = samples.iter().flat_map(|sample| {
                     let reference = sample.reference.filter(|_| self.kind == Kind::Regression);
                     [Some(sample.source), Some(sample.translation), reference].into_iter().flatten()
                 });
-                self.encode(lines.map(|line| vec![line]), cache, progress);
+                self.encode(lines.map(|line| vec![line]), cache, go_on)?;
                 self.estimate(samples, |sample, row| {
                     let [source, translation] = [sample.source, sample.translation].map(|line| &cache[&vec![line]]);
                     let pairs = |other: &[f32], row: &mut Vec<f32>| {
@@ -161,7 +202,7 @@ impl Comet {
                         (_, None) => vec![vec![mt, src]],
                     }
                 };
-                self.encode(samples.iter().flat_map(&forms), cache, progress);
+                self.encode(samples.iter().flat_map(&forms), cache, go_on)?;
                 let count = samples.first().map_or(1, |sample| forms(sample).len());
                 let mut sums = vec![0.0; samples.len()];
                 for form in 0..count {
@@ -170,16 +211,22 @@ impl Comet {
                 }
                 sums
             }
-        }
+        })
     }
 
-    /// Encodes what is not in the cache yet.
+    /// The scores of samples, all of them numbers.
+    fn finite_scores(&self, samples: &[Sample<'_>]) -> Result<Vec<f32>> {
+        let scores = self.of_samples(samples, &mut Cache::default(), &mut |_, _| true).unwrap_or_default();
+        if scores.iter().all(|score| score.is_finite()) { Ok(scores) } else { Err(not_a_number()) }
+    }
+
+    /// Encodes what is not in the cache yet; `None` if `go_on` ends it.
     fn encode<'a>(
         &self,
         texts: impl Iterator<Item = Vec<&'a str>>,
         cache: &mut Cache<'a>,
-        progress: &mut impl FnMut(usize, usize),
-    ) {
+        go_on: &mut impl FnMut(usize, usize) -> bool,
+    ) -> Option<()> {
         let mut new: Vec<Vec<&str>> = texts.filter(|text| !cache.contains_key(text)).collect();
         new.sort_unstable();
         new.dedup();
@@ -203,8 +250,11 @@ impl Comet {
             let vectors = self.encoder.vectors(&of_chunk);
             cache.extend(chunk.iter().map(|(text, _)| text.clone()).zip(vectors));
             done += count;
-            progress(done, all);
+            if !go_on(done, all) {
+                return None;
+            }
         }
+        Some(())
     }
 
     /// The score of each sample; `fill` appends what the estimator gets of it to a row.
@@ -229,25 +279,18 @@ impl Judge for Comet {
         let pairs = |translation| different.iter().map(move |reference| (translation, *reference));
         let sample = |(translation, reference)| Sample { source, translation, reference: Some(reference) };
         let samples: Vec<Sample<'_>> = different.iter().flat_map(|text| pairs(*text)).map(sample).collect();
-        let scores = self.of_samples(&samples, &mut Cache::default(), &mut |_, _| ());
+        let scores = self.finite_scores(&samples)?;
         let mean = |scores: &[f32]| {
             scores.iter().zip(&counts).map(|(score, count)| f64::from(*score) * count).sum::<f64>() / texts.len() as f64
         };
         let utilities: Vec<f64> = scores.chunks_exact(different.len().max(1)).map(mean).collect();
-        if utilities.iter().any(|utility| !utility.is_finite()) {
-            return Err(not_a_number());
-        }
         Ok(places.into_iter().map(|place| utilities[place]).collect())
     }
 
     fn qualities(&self, pairs: &[(&str, &str)]) -> Result<Vec<f64>> {
         let sample = |&(source, translation)| Sample { source, translation, reference: None };
         let samples: Vec<Sample<'_>> = pairs.iter().map(sample).collect();
-        let scores = self.of_samples(&samples, &mut Cache::default(), &mut |_, _| ());
-        if scores.iter().any(|score| !score.is_finite()) {
-            return Err(not_a_number());
-        }
-        Ok(scores.into_iter().map(f64::from).collect())
+        Ok(self.finite_scores(&samples)?.into_iter().map(f64::from).collect())
     }
 }
 

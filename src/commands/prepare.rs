@@ -25,7 +25,8 @@ pub(super) fn run(args: &RunArgs, common: &Common) -> Result<()> {
     request.set_threads(&config, 1)?;
     let run = request.run_directory()?;
     let signals = Signals::register(Some(ON_SIGNALS))?;
-    let mut preparation = Preparation::beside(&run, &config.data, &tell).watching(&signals).showing(&pairs_bar);
+    let preparation = Preparation::beside(&run, &config.data, &tell).offline(request.offline);
+    let mut preparation = preparation.watching(&signals).showing(&pairs_bar);
     preparation.always_cache = true;
     let started = Instant::now();
     let data = training_data::prepare(&config, &mut texts, None, &preparation)?;

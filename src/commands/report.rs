@@ -78,7 +78,8 @@ pub(super) fn run(args: &ReportArgs, common: &Common) -> Result<()> {
 fn summary(run: &Run, name: &str) -> Value {
     let last = |is_wanted: &dyn Fn(&Value) -> bool| run.log().iter().rfind(|entry| is_wanted(entry));
     let scores = |entry: &Value| -> Value {
-        let keys = ["update", "loss", "perplexity", "bleu", "chrf"].iter().filter(|key| !entry[**key].is_null());
+        let keys =
+            ["update", "loss", "perplexity", "bleu", "chrf", "comet"].iter().filter(|key| !entry[**key].is_null());
         keys.map(|key| ((*key).to_owned(), entry[*key].clone())).collect()
     };
     let number = |key: &str| last(&|entry| entry[key].is_number()).map(|entry| &entry[key]);

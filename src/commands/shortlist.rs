@@ -61,7 +61,8 @@ pub(super) fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     // Beside the run, also if the user named a checkpoint. A model of the hub lies in the user's cache, where nobody
     // would look.
     let beside = if hub::repository(&args.model).is_some() { &args.out } else { loaded.directory() };
-    let preparation = Preparation::beside(beside, &loaded.config.data, &tell).showing(&pairs_bar);
+    let preparation =
+        Preparation::beside(beside, &loaded.config.data, &tell).offline(common.offline).showing(&pairs_bar);
     let data = training_data::prepare(&loaded.config, &mut texts, Some(loaded.tokenizers.clone()), &preparation)?;
     let every = data.corpus.len().div_ceil(args.sample_lines).max(1);
     let ids: Vec<_> = (0..data.corpus.len()).step_by(every).map(|index| data.ids(index)).collect();

@@ -411,14 +411,14 @@ fn check_value(path: &str, value: &Value, kind: &Kind) -> Result<(), Error> {
             check_value(&format!("{path}[{i}]"), &item.value, &Kind::Integer { least: 0, most: *most })
         }),
         (Kind::Integers { .. }, _) => wrong("a list of whole numbers"),
-        (Kind::Path | Kind::Corpus | Kind::Side, Value::Text(text)) if text.is_empty() => wrong("a path"),
-        (Kind::Path | Kind::Corpus | Kind::Side, Value::Text(_)) => Ok(()),
+        (Kind::Path | Kind::Model | Kind::Corpus | Kind::Side, Value::Text(text)) if text.is_empty() => wrong("a path"),
+        (Kind::Path | Kind::Model | Kind::Corpus | Kind::Side, Value::Text(_)) => Ok(()),
         (Kind::Side, Value::Integer(1..=MOST_COLUMNS)) => Ok(()),
         (Kind::Side, Value::Integer(_)) => {
             wrong(&format!("the number of a column, from 1 to {MOST_COLUMNS}, or a path in quotes"))
         }
         (Kind::Side, _) => wrong("a path in quotes"),
-        (Kind::Path | Kind::Corpus, _) => wrong("a path in quotes"),
+        (Kind::Path | Kind::Model | Kind::Corpus, _) => wrong("a path in quotes"),
         (Kind::Table(keys), _) => match wrong("a table") {
             Err(error) => Err(error.help(keys_help(keys))),
             ok => ok,

@@ -6,6 +6,7 @@ use super::check::Report;
 use super::document::{Item, Origin, Table, Value, get};
 use super::schema::{self, find};
 use crate::error::Error;
+use crate::hub::Repo;
 use crate::key::{Key, Kind};
 
 /// Makes every path of the document absolute: `data.root` from the file that states it, names of corpora from
@@ -32,6 +33,9 @@ fn walk(table: &mut Table, keys: &[Key], root: Option<&Path>, report: &mut Repor
         let item = &mut entry.item;
         match (find(keys, name).map(|key| &key.kind), &mut item.value) {
             (Some(Kind::Path), Value::Text(text)) => make_absolute(text, &item.origin, None, report),
+            (Some(Kind::Model), Value::Text(text)) if Repo::named(text).is_none() => {
+                make_absolute(text, &item.origin, None, report);
+            }
             (Some(Kind::Corpus), Value::Text(text)) => make_absolute(text, &item.origin, root, report),
             (Some(Kind::Side), Value::Text(text)) if !is_hub => make_absolute(text, &item.origin, root, report),
             (Some(Kind::Table(keys)), Value::Table(inner)) => walk(inner, keys, root, report),

@@ -15,7 +15,7 @@ use crate::model::layout::{self, Vocabulary};
 use crate::model::{ModelConfig, PositionKind, Sinusoid, Tie};
 use crate::ops::params::{Entry, ParameterLayout};
 use crate::train::optimizer::Training;
-use crate::train::{LowRankConfig, PROJECTIONS, ScheduleConfig};
+use crate::train::{LowRankConfig, PROJECTIONS, ScheduleConfig, ValidMetric};
 
 /// Computes missing keys and checks conditions on several keys. `root` is the absolute `data.root`.
 ///
@@ -41,6 +41,7 @@ pub(super) fn resolve(merged: &Table, root: PathBuf, report: &mut Report) -> Res
     together.tie(&config);
     together.lengths(&config);
     together.schedule(&config.train.schedule);
+    together.comet(&config);
     together.plateau(&config);
     together.freeze(&config);
     together.r_drop(&config);
@@ -425,6 +426,16 @@ impl Together<'_> {
             let what = "`train.exponential_average` is not computed of factors (`train.low_rank`)";
             let error = Error::usage(what).help("set `train.average_last` instead, or leave one of them out");
             self.add(&["train.exponential_average", "train.low_rank"], error);
+        }
+    }
+
+    /// Checks that the metric that decides is computed at each validation.
+    fn comet(&mut self, config: &Config) {
+        if config.valid.metric == ValidMetric::Comet && config.valid.comet > 1 {
+            let what =
+                "`valid.metric` = \"comet\" needs COMET at each validation, and `valid.comet` asks for it at some";
+            let help = "leave `valid.comet` out, and validate less often (`valid.every`)";
+            self.add(&["valid.comet", "valid.metric"], Error::usage(what).help(help));
         }
     }
 

@@ -7,6 +7,7 @@ use super::sections::MOST_THREADS;
 use crate::data::SampledSide;
 use crate::data::tokenizer::{Normalization, TokenizerKind};
 use crate::decode::{MAX_ALPHA, MAX_BEAM, PenaltyKind};
+use crate::infer::ComputeType;
 use crate::key::*;
 use crate::limits;
 use crate::metrics::Tokenize;
@@ -43,8 +44,15 @@ const DATA: &[Key] = &[
     key("monitor", Kind::List(MONITORED)).on_resume(OnResume::Free),
     key("max_length", POSITIVE).decides(BATCHES),
     key("max_ratio", Kind::Number(Range::OffOrRatio)).decides(BATCHES),
+    key("quality", Kind::Table(QUALITY)),
     key("cache_above", COUNT).on_resume(OnResume::Free),
     key("cache_dir", Kind::Path).on_resume(OnResume::Free),
+];
+
+const QUALITY: &[Key] = &[
+    Key { required: true, ..key("least", Kind::Number(Range::Around0(1e6))) }.decides(BATCHES),
+    key("model", Kind::Model).decides(BATCHES),
+    key("precision", Kind::Choice(ComputeType::NAMES)).decides(BATCHES),
 ];
 
 const CORPUS: &[Key] = &[
@@ -202,6 +210,8 @@ const VALID: &[Key] = &[
     key("patience_after", COUNT).on_resume(OnResume::Free),
     key("samples", COUNT).on_resume(OnResume::Free),
     key("max_sentences", COUNT).decides(VALIDATION),
+    key("comet", COUNT).on_resume(OnResume::Free),
+    key("comet_model", Kind::Model).decides(VALIDATION),
 ];
 
 const DECODE: &[Key] = &[

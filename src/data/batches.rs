@@ -174,7 +174,7 @@ mod tests {
         let tokenizers = Tokenizers::train(&config, &corpora).unwrap();
         let filter = Filter { max_length: options.max_length - 1, max_ratio: 0.0 };
         let elements = if options.sampling.is_some() { Elements::Text } else { Elements::WideIds };
-        let recipe = Recipe { encoder: &tokenizers, filter, elements };
+        let recipe = Recipe { encoder: &tokenizers, filter, elements, quality: None };
         let encode = |corpus: Box<dyn PairSource>| {
             let shards = encode::shards(&*corpus, recipe, &|_| Ok(())).unwrap();
             (corpus, shards)

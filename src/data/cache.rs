@@ -4,6 +4,7 @@
 //! CACHE/text-<key>/about.json            what the key is made of, for people
 //!                  00000.bin 00000.json  a shard and its summary, …
 //! CACHE/vocabulary-<key>/tokenizer.json digest      tokenizers learned from a text, and their checksum
+//! CACHE/quality-<key>/…                             scores of its pairs (`scores`)
 //! ```
 //!
 //! The key is a checksum of all that decides the result: the text, the tokenizers, the filter. So an entry never needs
@@ -20,7 +21,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::corpus::{PairSource, Side};
-use super::encode::{self, Progress, Recipe};
+use super::encode::{self, Progress, Quality, Recipe};
 use super::shard::{Shard, Summary};
 use super::tokenizers::Tokenizers;
 use crate::data::{SamplingConfig, TokenizerConfig};
@@ -64,11 +65,17 @@ impl Cache {
         let key = json!({
             "format": FORMAT, "text": hex(&corpus.digest()), "tokenizers": tokenizers.digest(),
             "max_length": recipe.filter.max_length, "max_ratio": recipe.filter.max_ratio, "elements": recipe.elements,
+            "quality": recipe.quality.map(Quality::key),
         });
         let name = |side| corpus.origin(0, side).0.display().to_string();
         let about =
             json!({ "source": name(Side::Source), "target": name(Side::Target), "pairs": corpus.len(), "key": key });
         Entry { directory: self.directory.join(named("text", &key)), about, pairs: corpus.len() }
+    }
+
+    /// The path of an entry of this name.
+    pub(super) fn folder(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
     }
 
     /// The entry of the tokenizers learned from these corpora.
@@ -104,7 +111,7 @@ impl TokenizersEntry {
 }
 
 /// The directory name of an entry with this key.
-fn named(kind: &str, key: &Value) -> String {
+pub(super) fn named(kind: &str, key: &Value) -> String {
     let hash = format!("{:x}", Sha256::digest(key.to_string()));
     format!("{kind}-{}", &hash[..16])
 }
@@ -133,7 +140,7 @@ impl Entry {
         say: &dyn Fn(Notice),
     ) -> Result<Vec<Shard>> {
         let folder = made(&self.directory)?;
-        let _lock = self.lock(&folder, progress, say)?;
+        let _lock = lock(&folder, progress, say)?;
         write_whole(&folder, "about.json", format!("{:#}\n", self.about).as_bytes())?;
         // Another process may have made more meanwhile.
         shards.extend(self.whole_shards(shards.len())?);
@@ -199,26 +206,24 @@ impl Entry {
         let checked = room.check(needed, format_args!("the prepared text of {source}"));
         checked.map_err(|error| error.more_help("or set `data.cache_dir` to a larger disk, then run it again"))
     }
+}
 
-    /// Waits until no other process adds to the entry; `progress` may stop it.
-    fn lock(&self, folder: &Folder, progress: Progress<'_>, say: &dyn Fn(Notice)) -> Result<Option<File>> {
-        let mut waits = false;
-        loop {
-            match file::try_lock(folder, LOCK).map_err(|error| cannot_write(&self.directory.join(LOCK), error))? {
-                Attempt::Locked(file) => return Ok(Some(file)),
-                // Both processes write the same bytes: harmless.
-                Attempt::NoLocks => return Ok(None),
-                Attempt::Held(_) => {}
-            }
-            if !std::mem::replace(&mut waits, true) {
-                let directory = self.directory.display();
-                say(Notice::Info(format!(
-                    "waiting for another process that is preparing the same text in {directory}"
-                )));
-            }
-            progress(0)?;
-            std::thread::sleep(LOCK_PAUSE);
+/// Waits until no other process adds to the entry in this folder; `progress` may stop it.
+pub(super) fn lock(folder: &Folder, progress: Progress<'_>, say: &dyn Fn(Notice)) -> Result<Option<File>> {
+    let mut waits = false;
+    loop {
+        match file::try_lock(folder, LOCK).map_err(|error| cannot_write(&folder.path().join(LOCK), error))? {
+            Attempt::Locked(file) => return Ok(Some(file)),
+            // Both processes write the same bytes: harmless.
+            Attempt::NoLocks => return Ok(None),
+            Attempt::Held(_) => {}
         }
+        if !std::mem::replace(&mut waits, true) {
+            let directory = folder.path().display();
+            say(Notice::Info(format!("waiting for another process that is preparing the same text in {directory}")));
+        }
+        progress(0)?;
+        std::thread::sleep(LOCK_PAUSE);
     }
 }
 
@@ -228,7 +233,7 @@ fn cannot_write(path: &Path, error: std::io::Error) -> Error {
 }
 
 /// Writes a file that is there whole or not at all, also after a crash; without a lock, others may write the same.
-fn write_whole(folder: &Folder, name: &str, bytes: &[u8]) -> Result<()> {
+pub(super) fn write_whole(folder: &Folder, name: &str, bytes: &[u8]) -> Result<()> {
     folder.replace_shared(name, bytes).map_err(|error| cannot_write(&folder.path().join(name), error))
 }
 
@@ -238,7 +243,7 @@ fn names(number: usize) -> [String; 2] {
 }
 
 /// The directory of an entry, made if it is missing. The user names the one around it, which may be a link.
-fn made(entry: &Path) -> Result<Folder> {
+pub(super) fn made(entry: &Path) -> Result<Folder> {
     let (cache, name) = (file::folder_of(entry), entry.file_name().unwrap_or_default());
     fs::create_dir_all(cache).map_err(|error| cannot_write(entry, error))?;
     let folder = Folder::open(cache).and_then(|cache| cache.made_folder(name, Links::Refused));
@@ -278,7 +283,7 @@ mod tests {
 
         fn recipe(&self, max_length: usize) -> Recipe<'_> {
             let filter = Filter { max_length, max_ratio: 0.0 };
-            Recipe { encoder: &self.tokenizers, filter, elements: Elements::NarrowIds }
+            Recipe { encoder: &self.tokenizers, filter, elements: Elements::NarrowIds, quality: None }
         }
 
         fn entry(&self, recipe: Recipe<'_>) -> Entry {

@@ -9,6 +9,7 @@ use super::hub::{Column, HubSplit};
 use super::tokenizer::{Normalization, RandomSplit, SubwordSampling, TextForm, TokenizerKind, TrainOptions};
 use crate::choice::choice;
 use crate::escape::shown_path;
+use crate::hub::DEFAULT_QE;
 
 /// `[data]`: the corpora and which pairs are dropped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,6 +32,9 @@ pub struct DataConfig {
     pub max_length: usize,
     /// Training pairs whose longer side has more than this times the subwords of the shorter are dropped; 0: none.
     pub max_ratio: f64,
+    /// Training pairs that a model finds bad are dropped; none: such a model is not asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quality: Option<QualityConfig>,
     /// Training text of at least this many MiB is prepared on disk, once, instead of in memory; 0: any text.
     pub cache_above: u64,
     /// The directory for that. Default: `data-cache`, beside the run directory.
@@ -56,9 +60,34 @@ impl Default for DataConfig {
             monitor: Vec::new(),
             max_length: 100,
             max_ratio: 9.0,
+            quality: None,
             cache_above: 256,
             cache_dir: None,
         }
+    }
+}
+
+/// `data.quality`: which pairs a model of quality estimation finds good enough.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QualityConfig {
+    /// Pairs with a lower score are dropped.
+    pub least: f64,
+    /// The model, one of COMET's that need no references: `hf:ORG/NAME` or a folder.
+    #[serde(default = "QualityConfig::default_model")]
+    pub model: String,
+    /// The number type of its matrix products, as `--comet-precision` has it.
+    #[serde(default = "QualityConfig::default_precision")]
+    pub precision: String,
+}
+
+impl QualityConfig {
+    fn default_model() -> String {
+        DEFAULT_QE.to_owned()
+    }
+
+    fn default_precision() -> String {
+        "f32".to_owned()
     }
 }
 

@@ -7,6 +7,7 @@
 use std::sync::mpsc::sync_channel;
 
 use rayon::prelude::*;
+use serde_json::{Value, json};
 
 use super::corpus::{PairBlock, PairSource, Side};
 use super::filter::{DropReason, Filter};
@@ -47,6 +48,26 @@ pub struct Recipe<'a> {
     pub filter: Filter,
     /// What is kept of them.
     pub elements: Elements,
+    /// How good they are, if that counts.
+    pub quality: Option<Quality<'a>>,
+}
+
+/// The scores of a corpus, and the least that keeps a pair.
+#[derive(Clone, Copy)]
+pub struct Quality<'a> {
+    /// One for each pair.
+    pub scores: &'a [f32],
+    /// Pairs with a lower score are dropped.
+    pub least: f64,
+    /// What tells the model that gave them from others.
+    pub model: &'a Value,
+}
+
+impl Quality<'_> {
+    /// What decides which pairs are dropped, beside the text.
+    pub(super) fn key(self) -> Value {
+        json!({ "least": self.least, "model": self.model })
+    }
 }
 
 /// Called now and then with the number of pairs of a corpus read so far. An error ends the work.
@@ -92,7 +113,7 @@ pub fn encode(
         for block in blocks {
             let block = block?;
             let skipped = first.saturating_sub(read).min(block.len());
-            add(&block, skipped, recipe, &mut builder)?;
+            add(&block, (read, skipped), recipe, &mut builder)?;
             read += block.len();
             if builder.is_full() {
                 sink(std::mem::replace(&mut builder, empty()).finish())?;
@@ -106,9 +127,13 @@ pub fn encode(
     })
 }
 
-/// Encodes the pairs of a block, all but the first `skipped`, and adds them in order.
-fn add(block: &PairBlock, skipped: usize, recipe: Recipe<'_>, builder: &mut Builder) -> Result<()> {
-    let work = |index| encode_pair(block.get(index), recipe);
+/// Encodes the pairs of a block, which comes after so many pairs, all but the first `skipped`, and adds them in order.
+fn add(block: &PairBlock, (before, skipped): (usize, usize), recipe: Recipe<'_>, builder: &mut Builder) -> Result<()> {
+    let work = |index| {
+        let pair = encode_pair(block.get(index), recipe)?;
+        let is_good = |Quality { scores, least, .. }: Quality<'_>| f64::from(scores[before + index]) >= least;
+        if recipe.quality.is_none_or(is_good) { Ok(pair) } else { Err(DropReason::LowQuality) }
+    };
     let pairs: Vec<_> = (skipped..block.len()).into_par_iter().with_min_len(CHUNK).map(work).collect();
     for (index, pair) in (skipped..).zip(pairs) {
         match pair {
@@ -183,7 +208,10 @@ mod tests {
         let filter = Filter { max_length: 10, max_ratio: 0.0 };
         let encoded = |source: &str| {
             let words = Words::default();
-            let found = encode_pair((source, "a b"), Recipe { encoder: &words, filter, elements: Elements::NarrowIds });
+            let found = encode_pair(
+                (source, "a b"),
+                Recipe { encoder: &words, filter, elements: Elements::NarrowIds, quality: None },
+            );
             (found.map(|(pair, _)| pair.source.len()), words.0.into_inner().unwrap())
         };
         assert_eq!(encoded(&"ab ".repeat(1 << 20)), (Err(DropReason::SourceTooLong), 1 << 20));

@@ -233,7 +233,8 @@ mod tests {
     }
 
     const FILTER: Filter = Filter { max_length: 5, max_ratio: 3.0 };
-    const RECIPE: Recipe<'static> = Recipe { encoder: &Bytes, filter: FILTER, elements: Elements::NarrowIds };
+    const RECIPE: Recipe<'static> =
+        Recipe { encoder: &Bytes, filter: FILTER, elements: Elements::NarrowIds, quality: None };
     const SILENT: Progress<'static> = &|_| Ok(());
 
     fn build(corpora: Vec<Box<dyn PairSource>>, elements: Elements) -> Result<(EncodedCorpus, FilterReport)> {

@@ -32,6 +32,8 @@ pub enum DropReason {
     TargetTooLong,
     /// One side is too many times longer than the other.
     Ratio,
+    /// A model of quality estimation finds the translation bad.
+    LowQuality,
 }
 
 impl DropReason {
@@ -39,7 +41,7 @@ impl DropReason {
     pub fn side(self) -> Side {
         match self {
             Self::EmptyTarget | Self::TargetTooLong => Side::Target,
-            Self::EmptySource | Self::SourceTooLong | Self::Ratio => Side::Source,
+            Self::EmptySource | Self::SourceTooLong | Self::Ratio | Self::LowQuality => Side::Source,
         }
     }
 }
@@ -122,6 +124,9 @@ impl FilterReport {
                 "raise data.max_length, or train a tokenizer that fits this text"
             }
             Some(DropReason::Ratio) => "check that the two files are aligned line by line, or raise data.max_ratio",
+            Some(DropReason::LowQuality) => {
+                "check that the two files are aligned line by line, or lower data.quality.least"
+            }
         };
         Err(Error::failure(format!("no pair is left to train on: {self}")).help(help))
     }
@@ -137,6 +142,7 @@ impl FilterReport {
                 format!("with a target longer than data.max_length = {}", self.filter.max_length)
             }
             DropReason::Ratio => format!("with a length ratio above {}", self.filter.max_ratio),
+            DropReason::LowQuality => "with a quality below data.quality.least".to_owned(),
         }
     }
 }

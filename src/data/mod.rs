@@ -22,6 +22,7 @@ pub mod lengths;
 pub mod lexicon;
 pub mod prefetch;
 pub mod sampler;
+pub mod scores;
 pub mod shard;
 pub mod statistics;
 pub mod tags;
@@ -32,4 +33,6 @@ pub mod tokenizers;
 pub mod training;
 pub mod weights;
 
-pub use config::{CorpusConfig, CorpusLocation, DataConfig, SampledSide, SamplingConfig, SetConfig, TokenizerConfig};
+pub use config::{
+    CorpusConfig, CorpusLocation, DataConfig, QualityConfig, SampledSide, SamplingConfig, SetConfig, TokenizerConfig,
+};

@@ -120,6 +120,10 @@ impl fmt::Display for Repo {
 
 /// The default revision.
 pub const MAIN: &str = "main";
+/// The model of COMET that is used if no other is named.
+pub const DEFAULT_COMET: &str = "hf:Unbabel/wmt22-comet-da";
+/// The one that needs no references.
+pub const DEFAULT_QE: &str = "hf:Unbabel/wmt22-cometkiwi-da";
 
 /// Whether this can be the name of a repository.
 pub fn is_repo_name(name: &str) -> bool {

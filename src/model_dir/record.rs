@@ -68,6 +68,7 @@ fn is_of_value(key: &str, valid: &ValidConfig) -> bool {
     match key {
         "valid.metric" => true,
         "train.label_smoothing" => valid.metric == ValidMetric::Loss,
+        "valid.comet_model" => valid.metric == ValidMetric::Comet,
         _ if valid.metric == ValidMetric::Loss => false,
         "valid.tokenize" => valid.metric == ValidMetric::Bleu,
         // A greedy search ranks nothing.

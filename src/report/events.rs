@@ -348,6 +348,7 @@ fn summary(entry: &Value) -> Vec<Tagged> {
                 ("valid/perplexity", "perplexity", 1.0),
                 ("valid/bleu", "bleu", 1.0),
                 ("valid/chrf", "chrf", 1.0),
+                ("valid/comet", "comet", 1.0),
                 ("speed/validation_seconds", "validation_seconds", 1.0),
             ]);
             values.extend(likelihood("valid/cross_entropy"));
@@ -362,12 +363,13 @@ fn summary(entry: &Value) -> Vec<Tagged> {
             ("final/perplexity", "perplexity", 1.0),
             ("final/bleu", "bleu", 1.0),
             ("final/chrf", "chrf", 1.0),
+            ("final/comet", "comet", 1.0),
         ]),
         // The final model's belong to no point of the curves.
         Some("monitor") if entry["model"].is_null() => {
-            let keys =
-                [("loss", "label_smoothed_loss"), ("perplexity", "perplexity"), ("bleu", "bleu"), ("chrf", "chrf")];
-            keys.iter().flat_map(|(key, tag)| numbers(&[(&of_set(tag), *key, 1.0)])).collect()
+            let keys = ["perplexity", "bleu", "chrf", "comet"].map(|key| (key, key));
+            let keys = [("loss", "label_smoothed_loss")].into_iter().chain(keys);
+            keys.flat_map(|(key, tag)| numbers(&[(&of_set(tag), key, 1.0)])).collect()
         }
         Some("spike") => numbers(&[("train/spike", "loss", 1.0)]),
         _ => Vec::new(),

@@ -77,9 +77,15 @@ pub(super) fn lines_of(data: &TrainingData, pairs: &[usize]) -> Vec<Lines> {
 }
 
 impl Callbacks for RunCallbacks<'_> {
-    fn validate(&mut self, model: &Transformer, evaluator: &mut Evaluator<'_>) -> Result<Option<Validation>> {
+    fn validate(
+        &mut self,
+        model: &Transformer,
+        evaluator: &mut Evaluator<'_>,
+        number: u64,
+    ) -> Result<Option<Validation>> {
         let Some(validator) = &self.validator else { return Ok(Some(Validation::default())) };
-        let validation = validator.score(model, evaluator, self.stop, self.group.as_deref())?;
+        let with_comet = self.config.valid.wants_comet(Some(number));
+        let validation = validator.score(model, evaluator, with_comet, self.stop, self.group.as_deref())?;
         // What is shown of it must not be written into another run's directory.
         self.lock.check(self.run)?;
         self.latest.clone_from(&validation);

@@ -20,7 +20,7 @@ use crate::report::files;
 use crate::run::directory;
 use crate::train::best::{Judge, Judged};
 use crate::train::log::{Log, Samples};
-use crate::train::{Trainer, Validation};
+use crate::train::{Trainer, ValidMetric, Validation};
 
 /// What the final model may be made of.
 enum Source {
@@ -54,7 +54,7 @@ impl Candidate {
         let Judged { value, loss, .. } = self.judged.as_ref()?;
         let score = match judge.metric.label() {
             "loss" => String::new(),
-            label => format!(" {label} {value:.2}"),
+            _ => format!(" {}", judge.metric.with(*value)),
         };
         Some(self.validation.as_ref().map_or_else(|| format!("loss {loss:.3}{score}"), Validation::to_string))
     }
@@ -225,7 +225,9 @@ impl RunCallbacks<'_> {
         let (model, step) = (trainer.model, trainer.state.step);
         for candidate in candidates.iter_mut().filter(|candidate| candidate.judged.is_none()) {
             self.fill(&candidate.source, last, trainer)?;
-            let validation = validator.score_alone(model, &mut trainer.evaluator(), self.stop, None)?;
+            let is_judged = trainer.valid.metric == ValidMetric::Comet;
+            let evaluator = &mut trainer.evaluator();
+            let validation = validator.score_alone(model, evaluator, is_judged, self.stop, None)?;
             let Some(validation) = validation else { return Ok(false) };
             candidate.judged = Some(validation.judged(step));
             candidate.validation = Some(validation);
@@ -275,11 +277,14 @@ impl RunCallbacks<'_> {
     ) -> Result<Option<Validation>> {
         let Some(validator) = &self.validator else { return Ok(None) };
         let model = trainer.model;
+        let with_comet = trainer.valid.wants_comet(None);
         let evaluator = &mut trainer.evaluator();
-        Ok(match validation {
-            Some(validation) => validator.with_monitored(validation, model, evaluator, self.stop, None)?,
-            None => validator.score(model, evaluator, self.stop, None)?,
-        })
+        let Some(validation) = validation else {
+            return validator.score(model, evaluator, with_comet, self.stop, None);
+        };
+        let validation = if with_comet { validator.with_comet(validation, self.stop)? } else { Some(validation) };
+        let Some(validation) = validation else { return Ok(None) };
+        validator.with_monitored(validation, model, evaluator, with_comet, self.stop, None)
     }
 
     /// Tells of the final model, and logs it.

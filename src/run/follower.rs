@@ -169,7 +169,8 @@ pub fn follow(resolved: Resolved, surroundings: &Surroundings<'_>, group: &Rc<Gr
     let tell = &*surroundings.tell;
     let Some(tokenizers) = group.share::<Option<SharedTokenizers>>(None)? else { return Ok(None) };
     let tokenizers = tokenizers.open()?;
-    let preparation = Preparation::beside(&run, &config.data, tell).watching(surroundings.stop);
+    let preparation =
+        Preparation::beside(&run, &config.data, tell).offline(request.offline).watching(surroundings.stop);
     group.watch().does("preparing the text");
     // The first rank of a machine leaves a cache for the others.
     let is_first = group.local().rank == 0;
@@ -221,9 +222,15 @@ struct Follower<'a> {
 }
 
 impl Callbacks for Follower<'_> {
-    fn validate(&mut self, model: &Transformer, evaluator: &mut Evaluator<'_>) -> Result<Option<Validation>> {
+    fn validate(
+        &mut self,
+        model: &Transformer,
+        evaluator: &mut Evaluator<'_>,
+        number: u64,
+    ) -> Result<Option<Validation>> {
         let Some(validator) = &self.validator else { return Ok(Some(Validation::default())) };
-        validator.score(model, evaluator, self.stop, Some(self.group))
+        let with_comet = self.config.valid.wants_comet(Some(number));
+        validator.score(model, evaluator, with_comet, self.stop, Some(self.group))
     }
 
     fn differ(&self, a: &[u32], b: &[u32]) -> bool {

@@ -6,7 +6,8 @@
 //! | [`directory`], [`lock`] | where a run is and which files it has; who trains there |
 //! | [`ended`] | whether it has ended |
 //! | [`compare`] | whether a run may continue with another configuration or other text |
-//! | [`training_data`], [`plan`] | its encoded text; how many batches there are and what they need |
+//! | [`training_data`], `pair_quality` | its encoded text; which pairs of it a model finds good enough |
+//! | [`plan`] | how many batches there are and what they need |
 //! | [`validator`] | its validation set |
 //! | [`init`], [`restore`] | what it begins with: another model, or its own checkpoint |
 //! | [`resume`] | the state from which it goes on, with another configuration perhaps |
@@ -23,6 +24,7 @@ pub mod finish;
 pub mod follower;
 pub mod init;
 pub mod lock;
+mod pair_quality;
 pub mod plan;
 pub mod request;
 pub mod restore;

@@ -182,6 +182,7 @@ impl<'a> Opened<'a> {
         let saved = continued.is_some().then(|| directory::tokenizers(&resolved.run)).transpose()?;
         surroundings.does("preparing the text");
         let preparation = Preparation::beside(&resolved.run, &resolved.config.data, tell)
+            .offline(resolved.request.offline)
             .watching(surroundings.stop)
             .showing(surroundings.meter);
         let data = training_data::prepare(&resolved.config, &mut resolved.texts, saved, &preparation)?;
@@ -189,6 +190,8 @@ impl<'a> Opened<'a> {
         resolved.config = init::stating_tokenizers(resolved.config, old, &data.tokenizers);
         resolved.config = init::stating_languages(resolved.config, &data.tokenizers);
         let validator = Validator::open(&resolved.config, &resolved.texts, &data.tokenizers, tell)?;
+        let with_model = |validator: Validator| validator.with_model(&resolved.config.valid, resolved.request.offline);
+        let validator = validator.map(with_model).transpose()?;
         let text = compare::checksums(&data.corpus, validator.as_ref());
         if let Some(continued) = &continued
             && continued.is_same

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::init::Start;
+use super::pair_quality::PairJudge;
 use super::{Never, Stop};
 use crate::config::Config;
 use crate::data::batches::BatchOptions;
@@ -39,12 +40,16 @@ pub struct Preparation<'a> {
     cache: PathBuf,
     /// Whether even small text goes there.
     pub always_cache: bool,
+    /// Whether pairs without scores get them (`data.quality`), which may take hours.
+    pub(super) gives_scores: bool,
+    /// Whether nothing is fetched.
+    offline: bool,
     /// Receives messages.
-    tell: Tell<'a>,
+    pub(super) tell: Tell<'a>,
     /// Asks to stop.
     stop: &'a dyn Stop,
     /// Given how many pairs there are, begins to show how many of them have been read.
-    meter: Meter<'a>,
+    pub(super) meter: Meter<'a>,
 }
 
 impl<'a> Preparation<'a> {
@@ -56,12 +61,23 @@ impl<'a> Preparation<'a> {
             named.as_deref().unwrap_or(run).parent().unwrap_or(Path::new("")).join(CACHE)
         };
         let cache = config.cache_dir.clone().unwrap_or_else(beside);
-        Self { cache, always_cache: false, tell, stop: &Never, meter: &|_| Box::new(|_| ()) }
+        let (always_cache, gives_scores, offline) = (false, true, false);
+        Self { cache, always_cache, gives_scores, offline, tell, stop: &Never, meter: &|_| Box::new(|_| ()) }
     }
 
     /// Stops when that asks for it.
     pub fn watching(self, stop: &'a dyn Stop) -> Self {
         Self { stop, ..self }
+    }
+
+    /// Fetches nothing, if wanted.
+    pub fn offline(self, offline: bool) -> Self {
+        Self { offline, ..self }
+    }
+
+    /// Gives no pairs scores that have none.
+    pub fn without_scoring(self) -> Self {
+        Self { gives_scores: false, ..self }
     }
 
     /// Shows how far it has come.
@@ -75,11 +91,11 @@ impl<'a> Preparation<'a> {
         Self { cache: cache.to_path_buf(), ..Self::beside(Path::new("run"), &DataConfig::default(), &|_| ()) }
     }
 
-    fn end_at_once(&self, at_once: bool) {
+    pub(super) fn end_at_once(&self, at_once: bool) {
         self.stop.end_at_once(at_once);
     }
 
-    fn stop(&self) -> Result<()> {
+    pub(super) fn stop(&self) -> Result<()> {
         match self.stop.stop() {
             None => Ok(()),
             Some(end) => {
@@ -164,9 +180,17 @@ pub fn prepare(
     preparation.end_at_once(false);
     preparation.stop()?;
     let filter = Filter { max_length: config.data.max_length, max_ratio: config.data.max_ratio };
-    let recipe = Recipe { encoder: &tokenizers, filter, elements: elements(&config.tokenizer, &tokenizers) };
+    let elements = elements(&config.tokenizer, &tokenizers);
+    let judge =
+        config.data.quality.as_ref().map(|quality| PairJudge::open(quality, preparation.offline)).transpose()?;
     let (mut parts, mut directories) = (Vec::with_capacity(corpora.len()), Vec::<PathBuf>::new());
     for corpus in corpora {
+        let scores = match &judge {
+            Some(judge) => judge.scores(&*corpus, &tokenizers, &cache, preparation)?,
+            None => None,
+        };
+        let quality = judge.as_ref().zip(scores.as_ref()).map(|(judge, scores)| judge.quality(scores));
+        let recipe = Recipe { encoder: &tokenizers, filter, elements, quality };
         let entry = cache.entry(&*corpus, recipe, &tokenizers);
         let (shards, from_disk) = shards(&*corpus, recipe, &entry, on_disk, preparation)?;
         let directory = entry.directory();

@@ -1,4 +1,4 @@
-//! The validation set, the sets that are monitored beside it, and their scores: loss, translations, BLEU and chrF.
+//! The validation set, the sets that are monitored beside it, and their scores: loss, translations, BLEU, chrF, COMET.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 
 use super::Stop;
 use super::training_data::is_learnt;
+use crate::comet::{Found, Lines, OnDemand};
 use crate::config::Config;
 use crate::data::batch::{Batch, larger_side, split_by_tokens};
 use crate::data::corpus::{Side, read_all};
@@ -19,7 +20,8 @@ use crate::decode::source::Reader;
 use crate::decode::translate::{Constraints, TranslateOptions, Translation, Translator};
 use crate::decode::{Ending, Strategy};
 use crate::error::{Error, Result};
-use crate::metrics::{BleuOptions, ChrfOptions, Metric, Statistics, TextMetric, bleu, resample};
+use crate::infer::ComputeType;
+use crate::metrics::{BleuOptions, ChrfOptions, MeanScore, Metric, Statistics, TextMetric, bleu, resample};
 use crate::model::Transformer;
 use crate::model_dir::Tell;
 use crate::notice::Notice;
@@ -27,7 +29,7 @@ use crate::ops::loss::Sums;
 use crate::ranks::group::Group;
 use crate::train::best::Judged;
 use crate::train::evaluate::Evaluator;
-use crate::train::{Score, ValidMetric, Validation};
+use crate::train::{Score, ValidConfig, ValidMetric, Validation};
 
 /// How many samples to explain, and the longest shown, in tokens.
 const EXPLAINED: (usize, usize) = (3, 60);
@@ -107,6 +109,12 @@ fn repeated<'t>(sources: &[String], translations: &[&'t str]) -> Option<(&'t str
 pub struct Validator {
     set: ScoredSet,
     monitored: Vec<(String, ScoredSet)>,
+    comet: Option<OnDemand>,
+}
+
+/// COMET, of which each line has a score.
+fn comet() -> MeanScore {
+    MeanScore { key: ValidMetric::Comet.name(), name: "COMET", options: Vec::new(), has_references: true }
 }
 
 /// A set of text, ready to be scored.
@@ -139,7 +147,19 @@ impl Validator {
             let set = ScoredSet::open(config, text, name, tokenizers, tell)?;
             Ok((name.clone(), ScoredSet { samples: 0, ..set }))
         });
-        Ok(Some(Self { set, monitored: monitored.collect::<Result<_>>()? }))
+        Ok(Some(Self { set, monitored: monitored.collect::<Result<_>>()?, comet: None }))
+    }
+
+    /// With the model of COMET that the configuration names, if it wants one.
+    ///
+    /// # Errors
+    /// It cannot be found or fetched, or is none that compares with references.
+    pub fn with_model(self, config: &ValidConfig, offline: bool) -> Result<Self> {
+        if !config.wants_comet(None) {
+            return Ok(self);
+        }
+        let found = Found::with_references("valid.comet_model", &config.comet_model, offline)?;
+        Ok(Self { comet: Some(OnDemand::new(found, ComputeType::F32)), ..self })
     }
 
     /// A checksum of the validation set's pairs, independent of how they are cut and batched.
@@ -154,16 +174,18 @@ impl Validator {
 
     /// The scores of all sets; `None` if a signal stops it. If the loss on the validation set is not finite, nothing
     /// else is computed. The ranks of a group, all of which call it, share the work; only rank 0 gets the translations
-    /// and what is shown of them.
+    /// and what is shown of them, and computes COMET.
     pub fn score(
         &self,
         model: &Transformer,
         evaluator: &mut Evaluator<'_>,
+        with_comet: bool,
         stop: &dyn Stop,
         group: Option<&Group>,
     ) -> Result<Option<Validation>> {
-        let Some(validation) = self.score_alone(model, evaluator, stop, group)? else { return Ok(None) };
-        self.with_monitored(validation, model, evaluator, stop, group)
+        let validation = self.score_alone(model, evaluator, with_comet, stop, group)?;
+        let Some(validation) = validation else { return Ok(None) };
+        self.with_monitored(validation, model, evaluator, with_comet, stop, group)
     }
 
     /// As [`Validator::score`], of the validation set alone, whose scores decide.
@@ -171,10 +193,23 @@ impl Validator {
         &self,
         model: &Transformer,
         evaluator: &mut Evaluator<'_>,
+        with_comet: bool,
         stop: &dyn Stop,
         group: Option<&Group>,
     ) -> Result<Option<Validation>> {
-        self.set.score(model, evaluator, stop, group)
+        self.set.score(model, evaluator, self.comet.as_ref().filter(|_| with_comet), stop, group)
+    }
+
+    /// A validation with COMET, if it has none; `None` if a signal stops it.
+    pub fn with_comet(&self, mut validation: Validation, stop: &dyn Stop) -> Result<Option<Validation>> {
+        let has_it = validation.scores.iter().any(|score| score.key == comet().key);
+        let Some(metric) = self.comet.as_ref().filter(|_| !has_it && validation.loss.is_finite()) else {
+            return Ok(Some(validation));
+        };
+        let texts = std::mem::take(&mut validation.translations);
+        let is_whole = self.set.add_comet(&mut validation, &texts, metric, &|| stop.stop().is_some())?;
+        validation.translations = texts;
+        Ok(is_whole.then_some(validation))
     }
 
     /// What [`Validator::score_alone`] has given for this model, with the scores of the sets that are monitored.
@@ -183,12 +218,14 @@ impl Validator {
         mut validation: Validation,
         model: &Transformer,
         evaluator: &mut Evaluator<'_>,
+        with_comet: bool,
         stop: &dyn Stop,
         group: Option<&Group>,
     ) -> Result<Option<Validation>> {
         validation.monitored.clear();
+        let comet = self.comet.as_ref().filter(|_| with_comet);
         for (name, set) in self.monitored.iter().filter(|_| validation.loss.is_finite()) {
-            let Some(scores) = set.score(model, evaluator, stop, group)? else { return Ok(None) };
+            let Some(scores) = set.score(model, evaluator, comet, stop, group)? else { return Ok(None) };
             let scores = Validation { translations: Vec::new(), ..scores };
             validation.monitored.push((name.clone(), scores));
         }
@@ -197,9 +234,19 @@ impl Validator {
 
     /// Whether two validations' scores, given by their [`Validation::lines`], differ by more than chance.
     pub fn differ(&self, a: &[u32], b: &[u32]) -> bool {
-        let metric = self.set.judge();
-        metric
-            .is_some_and(|metric| resample::differ(metric, &[a, b].map(|lines| Statistics::from_counts(metric, lines))))
+        let differ = |metric: &dyn Metric, statistics: &dyn Fn(&[u32]) -> Statistics| {
+            resample::differ(metric, &[a, b].map(statistics))
+        };
+        let of_counts = |metric: &dyn Metric| differ(metric, &|lines| Statistics::from_counts(metric, lines));
+        match self.set.metric {
+            ValidMetric::Bleu => of_counts(&self.set.bleu),
+            ValidMetric::Chrf => of_counts(&self.set.chrf),
+            ValidMetric::Comet => differ(&comet(), &|lines| {
+                let scores: Vec<f64> = lines.iter().map(|bits| f64::from(f32::from_bits(*bits))).collect();
+                Statistics::from_scores(&scores, 1)
+            }),
+            ValidMetric::Loss => false,
+        }
     }
 }
 
@@ -296,29 +343,43 @@ impl ScoredSet {
         })
     }
 
-    /// The metric of translations that decides, if one does.
-    fn judge(&self) -> Option<&dyn Metric> {
-        match self.metric {
-            ValidMetric::Bleu => Some(&self.bleu),
-            ValidMetric::Chrf => Some(&self.chrf),
-            ValidMetric::Loss => None,
-        }
-    }
-
-    /// Adds the scores of the set's translations, and the value by which the model is judged.
-    fn add_scores(&self, validation: &mut Validation, texts: &[&str]) -> Result<()> {
+    /// Adds the scores of the set's translations, and the value by which the model is judged, unless that is COMET.
+    fn add_scores(&self, validation: &mut Validation, texts: &[String]) -> Result<()> {
         validation.value = validation.loss;
         let metrics: [&dyn TextMetric; 2] = [&self.bleu, &self.chrf];
         for metric in metrics {
-            let references = self.references.iter().map(String::as_str).collect();
-            let statistics = Statistics::new(metric, texts, &[references])?;
+            let statistics = Statistics::new(metric, texts, std::slice::from_ref(&self.references))?;
             let value = metric.score(&statistics.sum());
-            if self.judge().is_some_and(|judge| judge.key() == metric.key()) {
+            if self.metric.name() == metric.key() {
                 (validation.value, validation.lines) = (value, statistics.counts());
             }
-            validation.scores.push(Score { key: metric.key(), name: metric.name(), value });
+            validation.scores.push(Score { key: metric.key(), name: metric.name(), value, decimals: 2 });
         }
         Ok(())
+    }
+
+    /// Adds COMET; returns false if a signal stops it.
+    fn add_comet(
+        &self,
+        validation: &mut Validation,
+        texts: &[String],
+        metric: &OnDemand,
+        stops: &dyn Fn() -> bool,
+    ) -> Result<bool> {
+        let source = &self.tokenizers.source;
+        // A tag at the beginning is no part of the text.
+        let text = |line: &String| source.plain(line[source.leading(line).len()..].trim_start()).into_owned();
+        let sources: Vec<String> = self.sources.iter().map(text).collect();
+        let references = std::slice::from_ref(&self.references);
+        let lines = Lines { sources: &sources, systems: &[texts], references };
+        let Some(scores) = metric.model()?.scores_while(lines, |_, _| !stops())? else { return Ok(false) };
+        let value = comet().score(&Statistics::from_scores(&scores[0], 1).sum());
+        if self.metric == ValidMetric::Comet {
+            validation.value = value;
+            validation.lines = scores[0].iter().map(|score| (*score as f32).to_bits()).collect();
+        }
+        validation.scores.push(Score { key: comet().key, name: comet().name(), value, decimals: 4 });
+        Ok(true)
     }
 
     /// The sums of the losses over the whole set, which ranks share; `None` if a signal stops it.
@@ -394,6 +455,7 @@ impl ScoredSet {
         &self,
         model: &Transformer,
         evaluator: &mut Evaluator<'_>,
+        comet: Option<&OnDemand>,
         stop: &dyn Stop,
         group: Option<&Group>,
     ) -> Result<Option<Validation>> {
@@ -410,14 +472,19 @@ impl ScoredSet {
         let Some((translations, texts)) = self.translate(model, &reader, &stops, group)? else { return Ok(None) };
         if let Some(group) = group.filter(|group| !group.leads()) {
             // What decides is rank 0's: another processor might round otherwise.
-            let Judged { value, loss, lines, .. } = group.share(None)?;
-            return Ok(Some(Validation { value, loss, lines, ..validation }));
+            let judged: Option<Judged> = group.share(None)?;
+            return Ok(judged.map(|Judged { value, loss, lines, .. }| Validation { value, loss, lines, ..validation }));
+        }
+        self.add_scores(&mut validation, &texts)?;
+        let add_comet = |metric| self.add_comet(&mut validation, &texts, metric, &stops);
+        let is_whole = comet.map_or(Ok(true), add_comet)?;
+        if let Some(group) = group {
+            group.share(Some(is_whole.then(|| validation.judged(0))))?;
+        }
+        if !is_whole {
+            return Ok(None);
         }
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        self.add_scores(&mut validation, &texts)?;
-        if let Some(group) = group {
-            group.share(Some(validation.judged(0)))?;
-        }
         let samples = self.sources.iter().zip(&self.references).zip(&texts).take(self.samples);
         validation.samples = samples
             .map(|((source, reference), text)| {

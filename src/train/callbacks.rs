@@ -50,8 +50,10 @@ pub struct Score {
     pub key: &'static str,
     /// Its name beside the value.
     pub name: String,
-    /// In per cent.
+    /// In per cent; of COMET, as the model gives it.
     pub value: f64,
+    /// The decimals that are shown.
+    pub decimals: usize,
 }
 
 impl Validation {
@@ -101,7 +103,7 @@ impl Validation {
 impl Display for Validation {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "loss {:.3} ppl {:.2}", self.loss, self.perplexity)?;
-        self.scores.iter().try_for_each(|score| write!(f, " {} {:.2}", score.name, score.value))
+        self.scores.iter().try_for_each(|Score { name, value, decimals, .. }| write!(f, " {name} {value:.decimals$}"))
     }
 }
 
@@ -134,8 +136,14 @@ pub type Batches = Prefetch<Prepared<Vec<Batch>>>;
 
 /// What the loop asks of its surroundings.
 pub trait Callbacks {
-    /// Scores the model (whose parameters are those it is judged by); `None` if a signal asked to stop meanwhile.
-    fn validate(&mut self, model: &Transformer, evaluator: &mut Evaluator<'_>) -> Result<Option<Validation>>;
+    /// Scores the model (whose parameters are those it is judged by) for the validation of this number, from 1; `None`
+    /// if a signal asked to stop meanwhile.
+    fn validate(
+        &mut self,
+        model: &Transformer,
+        evaluator: &mut Evaluator<'_>,
+        number: u64,
+    ) -> Result<Option<Validation>>;
     /// Whether the scores of two validations, given by their [`Validation::lines`], differ by more than chance.
     fn differ(&self, a: &[u32], b: &[u32]) -> bool;
     /// Begins to write a checkpoint; it is the best one if the state says so. It may be written while training goes on.

@@ -9,6 +9,7 @@ use super::interval::Interval;
 use super::optimizer::OptimizerConfig;
 use super::schedule::ScheduleConfig;
 use crate::choice::choice;
+use crate::hub::DEFAULT_COMET;
 use crate::metrics::Tokenize;
 use crate::ops::loss::Targets;
 
@@ -173,6 +174,8 @@ choice! {
         Bleu = "bleu",
         /// A higher chrF of the translated validation set.
         Chrf = "chrf",
+        /// A higher COMET of the translated validation set, by `valid.comet_model`.
+        Comet = "comet",
         /// A lower loss per token, label-smoothed as in training.
         Loss = "loss",
     }
@@ -182,7 +185,7 @@ impl ValidMetric {
     /// The order of two values, the better one first.
     pub fn order(self, a: f64, b: f64) -> Ordering {
         match self {
-            Self::Bleu | Self::Chrf => b.total_cmp(&a),
+            Self::Bleu | Self::Chrf | Self::Comet => b.total_cmp(&a),
             Self::Loss => a.total_cmp(&b),
         }
     }
@@ -192,13 +195,14 @@ impl ValidMetric {
         match self {
             Self::Bleu => "BLEU",
             Self::Chrf => "chrF2",
+            Self::Comet => "COMET",
             Self::Loss => "loss",
         }
     }
 
     /// A value, as it is printed.
     pub fn with(self, value: f64) -> String {
-        let digits = if self == Self::Loss { 4 } else { 2 };
+        let digits = if matches!(self, Self::Loss | Self::Comet) { 4 } else { 2 };
         format!("{} {value:.digits$}", self.label())
     }
 }
@@ -223,8 +227,21 @@ pub struct ValidConfig {
     pub patience_after: u64,
     /// Translations shown at each validation.
     pub samples: usize,
-    /// The most sentences translated at a validation, for BLEU and chrF; 0: all. The loss is of all pairs.
+    /// The most sentences translated at a validation, for scores of translations; 0: all. The loss is of all pairs.
     pub max_sentences: usize,
+    /// COMET is computed at every validation whose number is a multiple of this, and for the final model; 0: never,
+    /// unless it is the metric, which is needed each time.
+    pub comet: u64,
+    /// The model of COMET: `hf:ORG/NAME` or a folder.
+    pub comet_model: String,
+}
+
+impl ValidConfig {
+    /// Whether COMET is computed at this validation, counted from 1; `None` is that of the final model.
+    pub fn wants_comet(&self, number: Option<u64>) -> bool {
+        let is_due = |number: u64| self.comet > 0 && number.is_multiple_of(self.comet);
+        self.metric == ValidMetric::Comet || number.map_or(self.comet > 0, is_due)
+    }
 }
 
 impl Default for ValidConfig {
@@ -239,6 +256,8 @@ impl Default for ValidConfig {
             patience_after: 0,
             samples: 3,
             max_sentences: 0,
+            comet: 0,
+            comet_model: DEFAULT_COMET.to_owned(),
         }
     }
 }
@@ -265,7 +284,7 @@ mod tests {
     #[test]
     fn higher_scores_and_lower_losses_are_better() {
         for (metric, worse, better) in
-            [(ValidMetric::Bleu, 20.0, 21.0), (ValidMetric::Chrf, 20.0, 21.0), (ValidMetric::Loss, 3.0, 2.0)]
+            [(ValidMetric::Bleu, 20.0, 21.0), (ValidMetric::Comet, -0.1, 0.8), (ValidMetric::Loss, 3.0, 2.0)]
         {
             assert_eq!(metric.order(better, worse), Ordering::Less, "{metric}");
             assert_eq!(metric.order(worse, better), Ordering::Greater, "{metric}");

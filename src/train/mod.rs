@@ -351,14 +351,14 @@ impl Trainer<'_> {
     /// Validates, saves if it is one of the best so far, and says so.
     fn validate(&mut self, callbacks: &mut dyn Callbacks, clock: &Clock) -> Result<Validated> {
         let step = self.state.step;
-        let model = self.model;
+        let (model, number) = (self.model, self.state.validations + 1);
         self.state.validation_due = true;
         if self.optimizer.average().is_some() {
             // All parameters are about to be copied.
             self.backend.release_memory();
         }
         let values = self.optimizer.begin_model_values()?;
-        let result = callbacks.validate(model, &mut self.evaluator());
+        let result = callbacks.validate(model, &mut self.evaluator(), number);
         self.optimizer.end_model_values(values)?;
         let result = result?;
         let is_cut = self.backend.any(result.is_none())?;
@@ -368,6 +368,7 @@ impl Trainer<'_> {
         }
         self.state.validation_due = false;
         self.state.validated = Some(step);
+        self.state.validations += 1;
         let judge = Judge { metric: self.valid.metric, differ: &|a, b| callbacks.differ(a, b) };
         let standing = self.state.rank(result.judged(step), self.config.keep_best, &judge);
         let better = standing.is_best();

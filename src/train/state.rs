@@ -41,6 +41,8 @@ pub struct TrainState {
     pub validation_due: bool,
     /// The update of the last validation.
     pub validated: Option<u64>,
+    /// How many validations there have been.
+    pub validations: u64,
     /// Seconds spent training, over all starts of the run.
     pub seconds: f64,
     /// Sums for the next line of the log.

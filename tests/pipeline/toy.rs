@@ -170,7 +170,7 @@ pub(crate) fn batch(number: u64, is_poisoned: bool) -> Batch {
 }
 
 impl Callbacks for Surroundings {
-    fn validate(&mut self, _: &Transformer, evaluator: &mut Evaluator<'_>) -> Result<Option<Validation>> {
+    fn validate(&mut self, _: &Transformer, evaluator: &mut Evaluator<'_>, _: u64) -> Result<Option<Validation>> {
         let sums = evaluator.losses(&[batch(1000, false)], &|| false)?.expect("nothing stops it");
         Ok(Some(Validation { loss: sums.smoothed, perplexity: sums.nll, ..Validation::default() }))
     }

@@ -174,7 +174,8 @@ impl Training {
                 warnings.borrow_mut().push(text);
             }
         };
-        let preparation = Preparation::beside(&self.run, &config.data, &say);
+        let preparation = Preparation::beside(&self.run, &config.data, &say).offline(self.request.offline);
+        let preparation = preparation.without_scoring();
         let mut data = report.keep(training_data::prepare(config, texts, saved, &preparation))?;
         let existing = report.existing.as_mut();
         let refuses = existing.map_or(Ok(false), |existing| existing.refuses_text(config, texts, &data));
@@ -183,7 +184,9 @@ impl Training {
             warnings.borrow_mut().clear();
             data = report.keep(training_data::prepare(config, texts, None, &preparation))?;
         }
-        report.keep(Validator::open(config, texts, &data.tokenizers, &say));
+        let with_model = |validator: Validator| validator.with_model(&config.valid, self.request.offline);
+        let validator = Validator::open(config, texts, &data.tokenizers, &say);
+        report.keep(validator.and_then(|validator| validator.map(with_model).transpose()));
         // Training does not read it; `mt eval` will.
         texts.test.iter().for_each(|test| drop(report.keep(test.open(1.0, &say))));
         Some((data, warnings.into_inner()))

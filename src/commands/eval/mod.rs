@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::shared::output::Output;
 use crate::cli::{Common, EvalArgs, ScoreFormat};
 use crate::console::{note, tell, warning};
+use crate::data::text::documents::Place;
 use crate::data::text::lines::{LineFile, read_lines};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::{CorpusLocation, texts};
@@ -45,7 +46,13 @@ pub(super) fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     let train_text = args.train_text.as_ref().filter(|_| args.report).map(read_lines).transpose()?;
     let set = if !args.hyp.is_empty() {
         device::set_threads(common.threads.unwrap_or(0))?;
-        test_set::score_files(args)?
+        let set = test_set::score_files(args)?;
+        // A file may have several.
+        refuse_alone(test, set.systems.len())?;
+        if set.systems.len() > 1 {
+            refuse_together(args, common)?;
+        }
+        set
     } else if test.is_paired() {
         test_set::translate_apart(args, common)?
     } else {
@@ -54,7 +61,7 @@ pub(super) fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     let bleu = args.metrics.bleu(args.sentence_level, &set.scoring)?;
     let metrics = args.metrics.chosen(bleu, &set.scoring);
     let of_models = neural.into_iter().map(|wanted| wanted.score(&set)).collect::<Result<Vec<_>>>()?;
-    let TestSet { sources, references, systems, perplexity, training, target, scoring } = set;
+    let TestSet { sources, references, systems, places, perplexity, training, target, scoring } = set;
     if !args.metrics.force && metrics.iter().any(|metric| metric.key() == "bleu") {
         warn(&bleu, &systems, &references);
     }
@@ -78,7 +85,7 @@ pub(super) fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     let scored: Vec<Scored> = scored.chain(of_models.into_iter().map(Ok)).collect::<Result<_>>()?;
     let names: Vec<String> = systems.iter().map(|(name, _)| name.clone()).collect();
     if args.sentence_level {
-        sentences(&scored, &names, args, common, &mut output)?;
+        sentences(&scored, (&names, &places), args, common, &mut output)?;
         return output.flush();
     }
     let seed = common.seed.unwrap_or(resample::SEED);
@@ -96,21 +103,34 @@ fn refuse_contradictions(args: &EvalArgs, common: &Common, metrics: &[Box<dyn Te
     if args.output.as_deref() == Some(Path::new("-")) {
         return Err(Error::usage("--output cannot go to stdout, which gets the scores").help("give --output a file"));
     }
-    if test.is_paired() && args.hyp.len().max(args.models.model.len()) < 2 {
-        let error = Error::usage("a paired test compares systems, but there is only one");
-        return Err(
-            error.help("give several --hyp or several --model, the baseline first; --confidence needs only one")
-        );
+    if args.hyp.is_empty() {
+        refuse_alone(test, args.models.model.len())?;
     }
     if args.metrics.ppl && metrics.is_empty() && args.metrics.neural() == 0 && !args.report {
         perplexity::refuse_idle(args)?;
     }
-    let count = metrics.len() + args.metrics.neural();
-    if args.sentence_level && !common.json && (count > 1 || args.hyp.len() > 1) {
-        let error = Error::usage("--sentence-level prints one metric of one system");
-        return Err(error.help("choose one, or give --json"));
+    if metrics.len() + args.metrics.neural() > 1 || args.hyp.len() > 1 {
+        refuse_together(args, common)?;
     }
     Ok(())
+}
+
+/// Refuses a paired test of one system.
+fn refuse_alone(test: Test, systems: usize) -> Result<()> {
+    if !test.is_paired() || systems > 1 {
+        return Ok(());
+    }
+    let error = Error::usage("a paired test compares systems, but there is only one");
+    Err(error.help("give several --hyp or several --model, the baseline first; --confidence needs only one"))
+}
+
+/// Refuses to print several scores of a sentence.
+fn refuse_together(args: &EvalArgs, common: &Common) -> Result<()> {
+    if !args.sentence_level || common.json {
+        return Ok(());
+    }
+    let error = Error::usage("--sentence-level prints one metric of one system");
+    Err(error.help("choose one, or give --json"))
 }
 
 /// Writes scores, perplexity of the references, and the report on the systems' errors.
@@ -226,7 +246,7 @@ impl CountedText<'_> {
 /// Scores every sentence separately.
 fn sentences(
     scored: &[Scored],
-    systems: &[String],
+    (systems, places): (&[String], &[Place]),
     args: &EvalArgs,
     common: &Common,
     output: &mut Output,
@@ -236,7 +256,18 @@ fn sentences(
         let found = scored.iter().map(|scored| scored.of_line(line)).collect();
         let results = Results::new(found, systems, Test::None, 0);
         if common.json {
-            output.json(&results.json())?;
+            let mut json = results.json();
+            let of_systems = match &mut json {
+                Value::Array(list) => &mut list[..],
+                one => std::slice::from_mut(one),
+            };
+            if let Some(Place { document, segment }) = places.get(line) {
+                for scores in of_systems {
+                    scores["document"] = document.as_str().into();
+                    scores["segment"] = segment.as_str().into();
+                }
+            }
+            output.json(&json)?;
         } else {
             output.description(&results.print(args.format, args.width.into(), args.score_only))?;
         }

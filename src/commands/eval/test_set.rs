@@ -10,11 +10,14 @@ use crate::commands::shared::input::{shown_name, with_tag};
 use crate::commands::shared::languages;
 use crate::commands::shared::output::{Replacement, refuse_inputs, refuse_unwritable};
 use crate::commands::shared::suspicious::SuspiciousLines;
-use crate::commands::shared::test_set::{OwnSet, Text, as_scored, check_counts, nothing_to_score, read_file};
+use crate::commands::shared::test_set::{
+    OwnSet, Text, Version, align, as_scored, check_counts, nothing_to_score, read_versions,
+};
 use crate::commands::shared::{decoding, model, tags};
 use crate::console::{Counted, note, progress_bar, tell, warning};
 use crate::data::CorpusLocation;
 use crate::data::corpus::Side;
+use crate::data::text::documents::{Part, Place};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::decode::source::Long;
@@ -35,6 +38,8 @@ pub(super) struct TestSet {
     pub references: Vec<Vec<String>>,
     /// The systems with their translations.
     pub systems: Vec<System>,
+    /// Of documents: where each line is.
+    pub places: Vec<Place>,
     /// How well the model predicts the first reference, if wanted.
     pub perplexity: Option<Perplexity>,
     /// The text that the model was trained on.
@@ -55,24 +60,34 @@ pub(super) fn score_files(args: &EvalArgs) -> Result<TestSet> {
         let error = Error::usage("--src is not needed to score the translations given with --hyp");
         return Err(error.help("leave it out, or give --report, --comet or --qe"));
     }
-    let scored = |path: &PathBuf| {
-        let file = read_file(path)?;
-        if file.byte_order_mark {
-            let name = shown_name(path).display();
+    let read = |paths: &[PathBuf], part: Part| -> Result<Vec<Version>> {
+        let versions = paths.iter().map(|path| read_versions(path, part)).collect::<Result<Vec<_>>>()?;
+        Ok(versions.into_iter().flatten().collect())
+    };
+    let mut references = read(&args.set.reference, Part::References)?;
+    let mut sources = read(args.set.src.as_slice(), Part::Sources)?;
+    let mut systems = read(&args.hyp, Part::Translations)?;
+    let places = align(&mut [&mut sources, &mut references, &mut systems])?;
+    let scored = |version: &Version| {
+        if version.lines.byte_order_mark {
+            let name = shown_name(&version.path).display();
             warning(format_args!(
                 "{name} begins with a byte order mark, which counts as a part of its first word, as it does in \
                  sacrebleu: remove it"
             ));
         }
-        Ok(as_scored(&file))
+        as_scored(&version.lines)
     };
-    let references = args.set.reference.iter().map(scored).collect::<Result<Vec<_>>>()?;
-    if let (Some(file), Some([])) = (args.set.reference.first(), references.first().map(Vec::as_slice)) {
+    let references: Vec<(PathBuf, Vec<String>)> =
+        references.into_iter().map(|version| (version.path.clone(), scored(&version))).collect();
+    if let Some((file, lines)) = references.first()
+        && lines.is_empty()
+    {
         return Err(nothing_to_score(file));
     }
     let mut first: Option<(PathBuf, usize)> = None;
     let mut aligned = |path: &PathBuf, lines: Vec<String>| -> Result<Vec<String>> {
-        check_counts(path, lines.len(), &args.set.reference, &references)?;
+        check_counts(path, lines.len(), &references)?;
         // Without references, with one another.
         let (before, count) = first.get_or_insert_with(|| (path.clone(), lines.len()));
         if *count != lines.len() {
@@ -82,9 +97,10 @@ pub(super) fn score_files(args: &EvalArgs) -> Result<TestSet> {
         }
         Ok(lines)
     };
-    let source = args.set.src.as_ref().map(|path| aligned(path, as_scored(&read_file(path)?))).transpose()?;
-    let system = |path: &PathBuf| Ok((path.display().to_string(), aligned(path, scored(path)?)?));
-    let systems: Vec<System> = args.hyp.iter().map(system).collect::<Result<_>>()?;
+    let source = |version: &Version| aligned(&version.path, as_scored(&version.lines));
+    let source = sources.first().map(source).transpose()?;
+    let system = |version: &Version| Ok((version.name(), aligned(&version.path, scored(version))?));
+    let systems: Vec<System> = systems.iter().map(system).collect::<Result<_>>()?;
     if let (Some((name, lines)), true) = (systems.first(), references.is_empty())
         && lines.is_empty()
     {
@@ -93,7 +109,8 @@ pub(super) fn score_files(args: &EvalArgs) -> Result<TestSet> {
     Ok(TestSet {
         sources: source,
         systems,
-        references,
+        references: references.into_iter().map(|(_, lines)| lines).collect(),
+        places,
         perplexity: None,
         training: Vec::new(),
         target: None,
@@ -270,6 +287,7 @@ impl Task {
             sources: Some(sources),
             references,
             systems,
+            places: text.places,
             perplexity,
             training: model.config.data.train.iter().map(|corpus| corpus.location.clone()).collect(),
             scoring: validator::scoring(&model.config, &model.tokenizers),

@@ -351,6 +351,7 @@ fn history_line(key: &str, value: &Value, metric: ValidMetric) -> String {
                 number("perplexity").map(|perplexity| format!("perplexity {perplexity:.2}")),
                 number("bleu").map(|bleu| format!("BLEU {bleu:.2}")),
                 number("chrf").map(|chrf| format!("chrF2 {chrf:.2}")),
+                number("comet").map(|comet| format!("COMET {comet:.4}")),
             ];
             let scores: Vec<String> = scores.into_iter().flatten().collect();
             format!("final model is: {}; {}", event["model"].as_str().unwrap_or_default(), scores.join(", "))

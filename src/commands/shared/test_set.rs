@@ -8,10 +8,13 @@ use crate::cli::{Common, SetArgs};
 use crate::console::{tell, warning};
 use crate::data::corpus::{read_all, tagged};
 use crate::data::tags::LanguageTags;
-use crate::data::text::lines::{LineFile, read_test_set, read_test_set_from};
+use crate::data::text::documents::{self, Part, Place};
+use crate::data::text::lines::LineFile;
 use crate::data::text::returns;
+use crate::data::text::test_set::{self, TestFile};
 use crate::data::{CorpusLocation, SetConfig, texts};
 use crate::error::{Error, Result};
+use crate::escape::quoted;
 use crate::metrics::tokenize::is_whitespace;
 use crate::model_dir::{ModelFiles, trust};
 
@@ -33,6 +36,8 @@ pub(crate) struct Text {
     pub(crate) tag: Option<String>,
     /// As they are scored.
     pub(crate) references: Vec<Vec<String>>,
+    /// Of documents: where each line is.
+    pub(crate) places: Vec<Place>,
     /// The first reference as training would read it.
     pub(crate) predicted: Vec<String>,
 }
@@ -77,18 +82,25 @@ impl Text {
         };
         let [source, reference] = location.sides();
         let reference = if args.reference.is_empty() { vec![reference] } else { args.reference.clone() };
-        let (sources, references, predicted) = match &location {
+        let mut places = Vec::new();
+        let (sources, references, predicted): (_, Vec<(PathBuf, Vec<String>)>, _) = match &location {
             CorpusLocation::Files { .. } => {
-                let files = reference.iter().map(|path| read_file(path)).collect::<Result<Vec<_>>>()?;
-                let predicted = files.first().map(as_trained).unwrap_or_default();
+                let of_file = |path: &PathBuf| read_versions(path, Part::References);
+                let versions = reference.iter().map(of_file).collect::<Result<Vec<_>>>()?;
+                let mut versions: Vec<Version> = versions.into_iter().flatten().collect();
+                let mut sources = read_versions(&source, Part::Sources)?;
+                places = align(&mut [&mut sources, &mut versions])?;
+                let predicted = versions.first().map(|version| as_trained(&version.lines)).unwrap_or_default();
                 // As in validation, a byte order mark is no part of the text.
-                let references = files.iter().map(|file| file.iter().map(trimmed).collect());
-                (as_trained(&read_file(&source)?), references.collect(), predicted)
+                let of_version = |version: Version| (version.path, version.lines.iter().map(trimmed).collect());
+                let sources = sources.first().map(|version| as_trained(&version.lines)).unwrap_or_default();
+                (sources, versions.into_iter().map(of_version).collect(), predicted)
             }
             CorpusLocation::Tsv { .. } | CorpusLocation::Hub(_) => {
                 let text = texts::find_one(&location, common.offline)?.open(1.0, &tell)?;
                 let (sources, references): (Vec<_>, Vec<_>) = read_all(&*text)?.into_iter().unzip();
-                (sources, vec![references.iter().map(|line| trimmed(line)).collect()], references)
+                let as_scored = references.iter().map(|line| trimmed(line)).collect();
+                (sources, vec![(reference.first().cloned().unwrap_or_default(), as_scored)], references)
             }
         };
         let tokenizer = &model.tokenizers.source;
@@ -96,11 +108,12 @@ impl Text {
         let mut tags = Tags::new(tokenizer, tag.as_deref());
         sources.iter().for_each(|line| tags.count(&tagged(tag.as_deref(), line)));
         tags.warnings().into_iter().for_each(warning);
-        check_counts(&source, sources.len(), &reference, &references)?;
+        check_counts(&source, sources.len(), &references)?;
         if sources.is_empty() {
             return Err(nothing_to_score(&source));
         }
-        Ok(Self { source, reference, sources, tag, references, predicted })
+        let references = references.into_iter().map(|(_, lines)| lines).collect();
+        Ok(Self { source, reference, sources, tag, references, places, predicted })
     }
 }
 
@@ -108,16 +121,125 @@ pub(crate) fn nothing_to_score(file: &Path) -> Error {
     Error::failure("there are no lines to score").at(file).help("give a file with a sentence on each line")
 }
 
-/// A file, or stdin.
-pub(crate) fn read_file(path: &Path) -> Result<LineFile> {
-    let file = match path == Path::new("-") {
-        true => read_test_set_from(std::io::stdin(), Path::new("stdin")),
-        false => read_test_set(path),
-    }?;
-    if let Some(odd) = file.returns() {
-        warning(returns::warning(shown_name(path), odd));
+/// Lines of a test set: a file, or of a file in XML or SGML the sources, a translator's or a system's.
+pub(crate) struct Version {
+    /// The file, as it was named; with several versions, with `#` and its own name behind.
+    pub(crate) path: PathBuf,
+    /// The system's name, if the file says one.
+    name: Option<String>,
+    pub(crate) lines: LineFile,
+    /// In XML or SGML: where each segment is, …
+    places: Vec<Place>,
+    /// … and how they are to be put into order.
+    segments: Option<documents::Version>,
+}
+
+impl Version {
+    /// The name of a system.
+    pub(crate) fn name(&self) -> String {
+        self.name.clone().unwrap_or_else(|| self.path.display().to_string())
     }
-    Ok(file)
+}
+
+/// Between a file in XML or SGML and the name of a translator or a system in it.
+const OF_FILE: char = '#';
+
+/// The versions of a part of a test set that a file has, or stdin. Of a file of lines, there is one; of one in XML or
+/// SGML, all of this part, or the one that is named behind a `#`.
+pub(crate) fn read_versions(path: &Path, part: Part) -> Result<Vec<Version>> {
+    let (file, wanted) = match path.to_str().and_then(|text| text.rsplit_once(OF_FILE)) {
+        Some((file, name)) if !path.exists() => (Path::new(file), Some(name)),
+        _ => (path, None),
+    };
+    let read = match file == Path::new("-") {
+        true => test_set::read_from(std::io::stdin(), Path::new("stdin")),
+        false => test_set::read(file),
+    }?;
+    let all = match read {
+        TestFile::Lines(lines) => {
+            if wanted.is_some() {
+                let error = Error::usage("this file has one sentence on each line, and no names").at(file);
+                return Err(error.help("name it alone: a name behind # is for test sets in XML or SGML"));
+            }
+            if let Some(odd) = lines.returns() {
+                warning(returns::warning(shown_name(path), odd));
+            }
+            let (path, places) = (path.to_path_buf(), Vec::new());
+            return Ok(vec![Version { path, name: None, lines, places, segments: None }]);
+        }
+        TestFile::Versions(all) => all,
+    };
+    let names = |all: &[documents::Version]| -> String {
+        let name = |version: &documents::Version| quoted(&version.name).to_string();
+        all.iter().filter(|version| version.part == part).map(name).collect::<Vec<_>>().join(", ")
+    };
+    let is_wanted =
+        |version: &&documents::Version| version.part == part && wanted.is_none_or(|wanted| version.name == wanted);
+    let found: Vec<documents::Version> = all.iter().filter(is_wanted).cloned().collect();
+    if found.is_empty() {
+        let error = match wanted {
+            Some(wanted) if !names(&all).is_empty() => {
+                let what = format!("the test set has no {} by {}", part.name(), quoted(wanted));
+                Error::failure(what).help(format!("it has those by {}", names(&all)))
+            }
+            _ => {
+                let error = Error::failure(format!("the test set has no {}", part.name()));
+                error.help("--src takes sources, --ref references, and --hyp translations of systems")
+            }
+        };
+        return Err(error.at(file));
+    }
+    let is_alone = found.len() == 1;
+    let version = |version: documents::Version| {
+        let name = Some(version.name.clone()).filter(|name| !name.is_empty());
+        let of_name = name.as_ref().filter(|_| !is_alone).map(|name| format!("{}{OF_FILE}{name}", file.display()));
+        let path = of_name.map_or_else(|| file.to_path_buf(), PathBuf::from);
+        let places = version.segments.iter().map(|(place, _)| place.clone()).collect();
+        Ok(Version { lines: of_segments(&path, &version)?, path, name, places, segments: Some(version) })
+    };
+    found.into_iter().map(version).collect()
+}
+
+fn of_segments(path: &Path, version: &documents::Version) -> Result<LineFile> {
+    let text: String = version.segments.iter().map(|(_, text)| format!("{text}\n")).collect();
+    LineFile::from_bytes(path, text.into_bytes())
+}
+
+/// Puts the versions of a test set that are of XML or SGML into one order, that of the longest. Those of references or
+/// systems that are not whole are left out, with a warning, if others of the same file are. Returns the places of the
+/// segments, if they are known.
+pub(crate) fn align(parts: &mut [&mut Vec<Version>]) -> Result<Vec<Place>> {
+    let all = parts.iter().flat_map(|part| part.iter()).map(|version| &version.places);
+    // The first of those that are as long.
+    let longest = all.reduce(|longest, next| if next.len() > longest.len() { next } else { longest });
+    let places = longest.cloned().unwrap_or_default();
+    for part in parts {
+        let (mut whole, mut first_error) = (Vec::new(), None);
+        for mut version in part.drain(..) {
+            if let Some(segments) = version.segments.take() {
+                match documents::aligned(segments, &places) {
+                    Ok(segments) => version.segments = Some(segments),
+                    Err(error) => {
+                        let error = error.at(&version.path);
+                        first_error.get_or_insert((version.path, error));
+                        continue;
+                    }
+                }
+                version.lines =
+                    version.segments.as_ref().map_or(Ok(version.lines), |it| of_segments(&version.path, it))?;
+            }
+            whole.push(version);
+        }
+        match first_error {
+            Some((_, error)) if whole.is_empty() => {
+                return Err(error.help("all files of a test set must have the same segments of the same documents"));
+            }
+            Some((path, error)) => warning(format_args!("{} is left out: {}", path.display(), error.what())),
+            None => {}
+        }
+        **part = whole;
+    }
+    Ok(places)
 }
 
 /// Lines as training and translation read them.
@@ -140,13 +262,8 @@ pub(crate) fn trimmed(line: &str) -> String {
 }
 
 /// Checks that every reference has as many lines as the text to score.
-pub(crate) fn check_counts(
-    path: &Path,
-    lines: usize,
-    reference_paths: &[PathBuf],
-    references: &[Vec<String>],
-) -> Result<()> {
-    for (reference, reference_lines) in reference_paths.iter().zip(references) {
+pub(crate) fn check_counts(path: &Path, lines: usize, references: &[(PathBuf, Vec<String>)]) -> Result<()> {
+    for (reference, reference_lines) in references {
         if reference_lines.len() != lines {
             let s = if lines == 1 { "" } else { "s" };
             let [path, reference] = [path, reference].map(|path| match path.to_str() {

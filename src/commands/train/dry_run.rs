@@ -43,10 +43,11 @@ pub(super) fn print(
         config,
         texts,
         saved,
-        &Preparation::beside(run, &config.data, &say).showing(&pairs_bar),
+        &Preparation::beside(run, &config.data, &say).offline(common.offline).without_scoring().showing(&pairs_bar),
     )?;
     let config = &init::stating_tokenizers(config.clone(), old.as_ref(), &data.tokenizers);
     let validator = Validator::open(config, texts, &data.tokenizers, &say)?;
+    let validator = validator.map(|validator| validator.with_model(&config.valid, common.offline)).transpose()?;
     if old.is_some()
         && let Some((state, _)) = restore::newest(run, &say)?
     {

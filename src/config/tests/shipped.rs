@@ -195,6 +195,7 @@ fn full() -> Json {
     config.model.preset = Some(Preset::Base);
     config.train.init = Some("imported".into());
     config.train.low_rank = Some(LowRankConfig::default());
+    config.data.quality = Some(serde_json::from_value(serde_json::json!({ "least": 0.5 })).unwrap());
     let mut keys = serde_json::to_value(config).unwrap();
     let columns = CorpusLocation::Tsv { file: "a.tsv".into(), columns: [1, 2] };
     let tsv = serde_json::to_value(SetConfig::from(columns)).unwrap()["tsv"].take();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::compact::CompactVec;
 use super::file::Odd;
-use super::packing::{Packing, open, open_sentences, open_stream, refuse_documents};
+use super::packing::{Packing, open, open_sentences};
 use super::{encoding, returns};
 use crate::error::{Error, Result};
 use crate::limits;
@@ -90,25 +90,9 @@ pub(super) fn read_all(
 /// Fails where the file cannot be read or unpacked, where a line is too long, and where it is not UTF-8 (with line and
 /// column).
 pub fn read_lines(path: impl AsRef<Path>) -> Result<LineFile> {
-    read_lines_at_most(path.as_ref(), u64::MAX)
-}
-
-/// Reads a test set, which is in memory as a whole. Fails as [`read_lines`] does, and where it is very long.
-pub fn read_test_set(path: &Path) -> Result<LineFile> {
-    read_lines_at_most(path, limits::TEST_SET_BYTES)
-}
-
-/// Reads a test set from a stream that messages call `name`. Fails as [`read_test_set`] does.
-pub fn read_test_set_from(stream: impl Read + Send + 'static, name: &Path) -> Result<LineFile> {
-    let (mut reader, packing) = open_stream(stream).map_err(|error| Packing::None.failed(name, error))?;
-    let bytes = read_all(&mut reader, packing, name, limits::TEST_SET_BYTES)?;
-    refuse_documents(&bytes, name)?;
-    LineFile::from_bytes(name, bytes)
-}
-
-fn read_lines_at_most(path: &Path, most: u64) -> Result<LineFile> {
+    let path = path.as_ref();
     let (mut reader, packing) = open_sentences(path)?;
-    let bytes = read_all(&mut reader, packing, path, most)?;
+    let bytes = read_all(&mut reader, packing, path, u64::MAX)?;
     LineFile::from_bytes(path, bytes).map_err(|error| packing.inside(error))
 }
 
@@ -272,6 +256,7 @@ fn surroundings(path: &Path, before: Before) -> Option<Vec<u8>> {
 mod tests {
     use std::io::Write;
 
+    use super::super::test_set::{self, TestFile};
     use super::super::write;
     use super::*;
 
@@ -319,7 +304,7 @@ mod tests {
         };
         let long = [&b"a\n"[..], &vec![b'a'; limits::LINE_BYTES as usize + 1]].concat();
         let path = write(&directory, "long.gz", &gzip(&long));
-        for error in [read_lines(&path).unwrap_err(), read_test_set(&path).unwrap_err()] {
+        for error in [read_lines(&path).unwrap_err(), test_set::read(&path).unwrap_err()] {
             let error = error.to_string();
             assert!(error.starts_with("in the gzip data: the line is longer than 64 MiB"), "{error}");
             assert!(error.contains("long.gz:2\n"), "{error}");
@@ -328,7 +313,8 @@ mod tests {
         let error = read_all(&mut lines, Packing::None, Path::new("t"), 10_000).unwrap_err().to_string();
         assert!(error.contains("longer than a test set") && error.contains("t:154\n"), "{error}");
         let path = write(&directory, "few.gz", &gzip(b"a\nb\n"));
-        assert_eq!(read_test_set(&path).unwrap().len(), 2);
+        let TestFile::Lines(lines) = test_set::read(&path).unwrap() else { panic!("not lines") };
+        assert_eq!(lines.len(), 2);
     }
 
     #[test]

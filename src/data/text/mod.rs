@@ -6,6 +6,7 @@
 //!
 //! All of them read compressed files ([`packing`]).
 
+pub mod documents;
 pub mod encoding;
 pub mod file;
 pub mod lines;
@@ -14,6 +15,7 @@ pub mod packing;
 pub mod raw;
 pub mod returns;
 pub mod script;
+pub mod test_set;
 
 /// A new file in a folder.
 #[cfg(test)]

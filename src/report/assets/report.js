@@ -6,13 +6,14 @@ const CHARTS = [
   { title: "Perplexity", unit: "a token", logarithmic: true, train: e => e.perplexity, valid: e => e.perplexity },
   { title: "BLEU", unit: "of the validation set", valid: e => e.bleu },
   { title: "chrF", unit: "of the validation set", valid: e => e.chrf },
+  { title: "COMET", unit: "of the validation set", valid: e => e.comet },
   { title: "Learning rate", train: e => e.learning_rate },
   { title: "Gradient norm", unit: "before clipping", train: e => e.gradient_norm },
   { title: "Speed", unit: "target tokens a second", train: e => e.tokens_per_second },
   { title: "Memory", unit: "MiB", train: e => e.memory == null ? null : e.memory / 1048576 },
 ];
-/* Scores of translations, and their keys in the log. */
-const SCORES = [["BLEU", "bleu"], ["chrF", "chrf"]];
+/* Scores of translations, their keys in the log, and their decimals. */
+const SCORES = [["BLEU", "bleu", 2], ["chrF", "chrf", 2], ["COMET", "comet", 4]];
 const AXES = {
   update: ["updates", e => e.update],
   hours: ["hours", e => e.seconds == null ? null : e.seconds / 3600],
@@ -248,14 +249,14 @@ function summary(run) {
   if (best) {
     out["best validation"] = `update ${best.update}`;
     out["its perplexity"] = short(best.perplexity);
-    for (const [name, key] of SCORES) if (best[key] != null) out[`its ${name}`] = best[key].toFixed(2);
+    for (const [name, key, decimals] of SCORES) if (best[key] != null) out[`its ${name}`] = best[key].toFixed(decimals);
   }
   if (final && final.perplexity != null) out["perplexity of the final model"] = short(final.perplexity);
-  for (const [name, key] of SCORES) {
-    if (final && final[key] != null) out[`${name} of the final model`] = final[key].toFixed(2);
+  for (const [name, key, decimals] of SCORES) {
+    if (final && final[key] != null) out[`${name} of the final model`] = final[key].toFixed(decimals);
   }
   for (const of of entries(run, "monitor").filter(e => e.model)) {
-    for (const [name, key] of SCORES) if (of[key] != null) out[`its ${name} on ${of.set}`] = of[key].toFixed(2);
+    for (const [name, key, decimals] of SCORES) if (of[key] != null) out[`its ${name} on ${of.set}`] = of[key].toFixed(decimals);
   }
   return out;
 }
@@ -360,7 +361,7 @@ function candidates() {
   for (const run of runs.filter(run => entries(run, "candidate").length)) {
     const list = make("ul"), of = runs.length > 1 ? ` of ${run.name}` : "";
     for (const e of entries(run, "candidate")) {
-      const scores = SCORES.map(([name, key]) => e[key] == null ? "" : `, ${name} ${e[key].toFixed(2)}`).join("");
+      const scores = SCORES.map(([name, key, decimals]) => e[key] == null ? "" : `, ${name} ${e[key].toFixed(decimals)}`).join("");
       const text = `${e.model}: loss ${e.loss == null ? "not finite" : e.loss.toFixed(3)}${scores}`;
       list.append(make("li", {}, make(e.chosen ? "b" : "span", { textContent: text })));
     }
@@ -399,7 +400,7 @@ function samples() {
     const at = make("span", { className: "soft" }), list = make("div");
     const show = () => {
       const entry = valid[slider.value];
-      const scores = SCORES.map(([name, key]) => entry[key] == null ? "" : `, ${name} ${entry[key].toFixed(2)}`);
+      const scores = SCORES.map(([name, key, decimals]) => entry[key] == null ? "" : `, ${name} ${entry[key].toFixed(decimals)}`);
       at.textContent = `after update ${entry.update}: perplexity ${short(entry.perplexity)}${scores.join("")}`;
       list.replaceChildren(...entry.samples.map(sample => {
         const rows = make("dl");

@@ -80,6 +80,7 @@ const CHARTS: &[Chart] = &[
     Chart { title: "perplexity", key: "perplexity", measured: ALL, is_logarithmic: true },
     Chart { title: "BLEU of the validation set", key: "bleu", measured: SETS, is_logarithmic: false },
     Chart { title: "chrF of the validation set", key: "chrf", measured: SETS, is_logarithmic: false },
+    Chart { title: "COMET of the validation set", key: "comet", measured: SETS, is_logarithmic: false },
     Chart { title: "learning rate", key: "learning_rate", measured: TRAIN, is_logarithmic: false },
     Chart { title: "gradient norm", key: "gradient_norm", measured: TRAIN, is_logarithmic: false },
     Chart { title: "target tokens a second", key: "tokens_per_second", measured: TRAIN, is_logarithmic: false },

@@ -1,0 +1,317 @@
+//! Test sets as WMT publishes them: in XML since 2021, before that in NIST's SGML.
+//!
+//! ```text
+//! <dataset><doc id="…"><src lang="en"><p><seg id="1">…   <ref lang="de" translator="A">…   <hyp system="…">…
+//! <srcset><doc docid="…"><seg id="1">…          <refset><doc docid="…" sysid="ref">…       <tstset>…
+//! ```
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use quick_xml::Reader;
+use quick_xml::escape::resolve_predefined_entity;
+use quick_xml::events::attributes::Attribute;
+use quick_xml::events::{BytesStart, Event};
+
+use crate::error::{Error, Result};
+use crate::escape::quoted;
+
+/// What a part of a test set is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// What is translated.
+    Sources,
+    /// Translations to compare with.
+    References,
+    /// Translations to score.
+    Translations,
+}
+
+impl Part {
+    /// As messages call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sources => "sources",
+            Self::References => "references",
+            Self::Translations => "translations of systems",
+        }
+    }
+}
+
+/// Where a segment is in a test set.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// The document's name.
+    pub document: String,
+    /// The segment's number there.
+    pub segment: String,
+}
+
+/// The segments of one translator or system, or of the sources.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Version {
+    /// What it is.
+    pub part: Part,
+    /// The translator's or system's name; empty if there is none.
+    pub name: String,
+    /// Its segments in their order, each in one line.
+    pub segments: Vec<(Place, String)>,
+}
+
+/// Reads a test set; `path` is its name in errors.
+///
+/// # Errors
+/// It ends too early, or a segment belongs to nothing.
+pub fn read(text: &str, path: &Path) -> Result<Vec<Version>> {
+    let mut reader = Reader::from_str(text);
+    let config = reader.config_mut();
+    // SGML leaves out what XML demands.
+    config.check_end_names = false;
+    config.allow_dangling_amp = true;
+    config.allow_unmatched_ends = true;
+    let mut state = State::default();
+    loop {
+        let at = |error: Error, offset: u64| {
+            let before = &text.as_bytes()[..text.len().min(offset as usize)];
+            error.at_line(path, 1 + before.iter().filter(|byte| **byte == b'\n').count(), 0)
+        };
+        let offset = reader.buffer_position();
+        let event = reader.read_event().map_err(|error| {
+            let what = Error::failure(format!("the test set cannot be read: {error}"));
+            at(what.caused_by(error), reader.error_position()).help("is the file whole? Fetch it again")
+        })?;
+        match event {
+            Event::Start(start) => state.start(&start).map_err(|error| at(error, offset))?,
+            Event::Empty(start) => {
+                state.start(&start).map_err(|error| at(error, offset))?;
+                state.end(start.local_name().as_ref());
+            }
+            Event::End(end) => state.end(end.local_name().as_ref()),
+            Event::Text(text) => state.add(&text),
+            Event::CData(text) => state.add(&text),
+            Event::GeneralRef(entity) => {
+                let name = &*entity;
+                let character = entity.resolve_char_ref().ok().flatten().map(String::from);
+                let known = character.or_else(|| resolve_predefined_entity(name).map(str::to_owned));
+                state.add(&known.unwrap_or_else(|| format!("&{name};")));
+            }
+            Event::Eof => {
+                return match state.segment {
+                    None => Ok(state.versions),
+                    Some(_) => {
+                        let error = at(Error::failure("the test set ends within a segment"), text.len() as u64);
+                        Err(error.help("the file was cut short: fetch it again"))
+                    }
+                };
+            }
+            Event::Comment(_) | Event::Decl(_) | Event::PI(_) | Event::DocType(_) => {}
+        }
+    }
+}
+
+/// What has been read.
+#[derive(Default)]
+struct State {
+    versions: Vec<Version>,
+    document: String,
+    /// Of SGML, what the set is and whose.
+    of_set: Option<(Part, String)>,
+    /// What the segments belong to that come now, and to whom.
+    version: Option<(Part, String)>,
+    /// The segment that has begun: where it is, and its text so far.
+    segment: Option<(Place, String)>,
+}
+
+impl State {
+    fn start(&mut self, start: &BytesStart<'_>) -> Result<()> {
+        let attribute = |names: &[&str]| {
+            let mut attributes = start.html_attributes();
+            let all = attributes.with_checks(false).flatten();
+            let mut found = all.filter(|it| names.iter().any(|name| is(it.key.local_name().as_ref(), name)));
+            found.next().map(|attribute| value(&attribute)).unwrap_or_default()
+        };
+        let name = start.local_name();
+        let set = [("srcset", Part::Sources), ("refset", Part::References), ("tstset", Part::Translations)];
+        let of_document = [("src", Part::Sources), ("ref", Part::References), ("hyp", Part::Translations)];
+        let among = |parts: [(&str, Part); 3]| parts.iter().find(|(part, _)| is(name.as_ref(), part)).map(|it| it.1);
+        if let Some(part) = among(set) {
+            self.of_set = Some((part, attribute(&["sysid"])));
+        } else if let Some(part) = among(of_document) {
+            self.version = Some((part, attribute(&["translator", "system"])));
+        } else if is(name.as_ref(), "doc") {
+            self.document = attribute(&["docid", "id"]);
+            let own = attribute(&["sysid"]);
+            self.version = self.of_set.clone().map(|(part, of_set)| (part, if own.is_empty() { of_set } else { own }));
+        } else if is(name.as_ref(), "seg") {
+            self.finish();
+            let (document, segment) = (self.document.clone(), attribute(&["id"]));
+            if self.version.is_none() {
+                let what = "a segment is neither of sources nor of references nor of translations";
+                return Err(Error::failure(what).help("is this a test set of WMT, in XML or SGML?"));
+            }
+            self.segment = Some((Place { document, segment }, String::new()));
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, name: &str) {
+        if is(name, "seg") {
+            self.finish();
+        } else if ["src", "ref", "hyp"].iter().any(|part| is(name, part)) {
+            self.version = None;
+        }
+    }
+
+    fn add(&mut self, text: &str) {
+        if let Some((_, segment)) = &mut self.segment {
+            segment.push_str(text);
+        }
+    }
+
+    /// Ends a segment: in one line, since it is one sentence or a few.
+    fn finish(&mut self) {
+        let (Some((place, text)), Some((part, name))) = (self.segment.take(), &self.version) else { return };
+        let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let known = self.versions.iter().position(|version| version.part == *part && version.name == *name);
+        let index = known.unwrap_or_else(|| {
+            self.versions.push(Version { part: *part, name: name.clone(), segments: Vec::new() });
+            self.versions.len() - 1
+        });
+        self.versions[index].segments.push((place, line));
+    }
+}
+
+/// Whether an element or attribute has this name: SGML does not distinguish case.
+fn is(name: &str, wanted: &str) -> bool {
+    name.eq_ignore_ascii_case(wanted)
+}
+
+fn value(attribute: &Attribute<'_>) -> String {
+    let text = &*attribute.value;
+    quick_xml::escape::unescape(text).map_or_else(|_| text.to_owned(), |text| text.into_owned())
+}
+
+/// Puts the segments of a version into the order of these places.
+///
+/// # Errors
+/// One is missing, there twice, or of another test set.
+pub fn aligned(mut version: Version, places: &[Place]) -> Result<Version> {
+    let count = version.segments.len();
+    let mut by_place: HashMap<Place, String> = std::mem::take(&mut version.segments).into_iter().collect();
+    let name = |place: &Place| format!("segment {} of document {}", quoted(&place.segment), quoted(&place.document));
+    if by_place.len() != count {
+        return Err(Error::failure("two segments have the same number in the same document"));
+    }
+    let missing: Vec<&Place> = places.iter().filter(|place| !by_place.contains_key(*place)).collect();
+    if let Some(first) = missing.first() {
+        let (missing, all) = (missing.len(), places.len());
+        return Err(Error::failure(format!("{missing} of {all} segments are missing, first {}", name(first))));
+    }
+    let segment = |place: &Place| Some((place.clone(), by_place.remove(place)?));
+    let segments = places.iter().filter_map(segment).collect();
+    match by_place.keys().next() {
+        None => Ok(Version { segments, ..version }),
+        Some(place) => Err(Error::failure(format!("{} is not in the rest of the test set", name(place)))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(text: &str) -> Vec<(Part, String, Vec<String>)> {
+        let versions = read(text, Path::new("set.xml")).unwrap();
+        let segment = |(place, text): (Place, String)| format!("{}:{} {text}", place.document, place.segment);
+        versions.into_iter().map(|it| (it.part, it.name, it.segments.into_iter().map(segment).collect())).collect()
+    }
+
+    #[test]
+    fn xml_has_all_parts_of_each_document() {
+        let text = r#"<?xml version='1.0' encoding='utf-8'?>
+<!-- a comment --><dataset id="set"><collection id="general">
+<doc origlang="en" id="a&amp;b">
+ <src lang="en"><p><seg id="1">Caf&#233; &lt;b&gt; &amp; &unknown; AT&T</seg>
+ <seg id="2"><![CDATA[x < y]]></seg></p></src>
+ <ref lang="de" translator="A"><p><seg id="1">eins</seg><seg id="2">zwei
+   und   <hl>drei</hl></seg></p></ref>
+ <ref lang="de" translator="B"><p><seg id="1">1</seg><seg id="2"/></p></ref>
+ <hyp system="online-X" lang="de"><p><seg id="1">h1</seg><seg id="2">h2</seg></p></hyp>
+</doc>
+<doc id="c"><src><seg id="1">s</seg></src><ref translator="A"><seg id="1">r</seg></ref></doc>
+</collection></dataset>"#;
+        let of = |part, name: &str, lines: &[&str]| {
+            (part, name.to_owned(), lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!(
+            texts(text),
+            [
+                of(Part::Sources, "", &["a&b:1 Café <b> & &unknown; AT&T", "a&b:2 x < y", "c:1 s"]),
+                of(Part::References, "A", &["a&b:1 eins", "a&b:2 zwei und drei", "c:1 r"]),
+                of(Part::References, "B", &["a&b:1 1", "a&b:2 "]),
+                of(Part::Translations, "online-X", &["a&b:1 h1", "a&b:2 h2"]),
+            ]
+        );
+    }
+
+    #[test]
+    fn sgml_has_one_part_and_many_systems() {
+        let text = "<!DOCTYPE refset SYSTEM \"x.dtd\">\n<REFSET setid=\"t\" srclang=\"any\" trglang=\"en\">\n\
+                    <DOC sysid=\"ref1\" docid=d1 genre=\"news\">\n<hl>\n<seg id=\"1\"> A &amp; B </seg>\n</hl>\n<p>\n\
+                    <seg id=2>two\n<seg id=3>three</seg>\n</p>\n</DOC>\n\
+                    <doc docid=\"d1\" sysid='ref2'><seg id=\"1\">x</seg></doc></refset>";
+        let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
+        assert_eq!(
+            texts(text),
+            [
+                (Part::References, "ref1".to_owned(), lines(&["d1:1 A & B", "d1:2 two", "d1:3 three"])),
+                (Part::References, "ref2".to_owned(), lines(&["d1:1 x"])),
+            ]
+        );
+        let sources = "<srcset setid=\"t\"><doc docid=\"d\"><seg id=\"1\">s</seg></doc></srcset>";
+        assert_eq!(texts(sources), [(Part::Sources, String::new(), lines(&["d:1 s"]))]);
+        assert_eq!(texts(&sources.replace("srcset", "tstset"))[0].0, Part::Translations);
+    }
+
+    #[test]
+    fn damaged_sets_are_errors_with_their_line() {
+        for (text, line, words) in [
+            ("<srcset>\n<doc docid=\"d\">\n<seg id=\"1\">s", 3, "ends within a segment"),
+            ("<dataset>\n<doc id=\"d\"><seg id=\"1\">s</seg>", 2, "neither of sources"),
+            ("<srcset><doc docid=\"d\">\n<seg id=\"1", 2, "cannot be read"),
+            ("<srcset><doc docid=\"d\">\n\n<!-- ", 3, "cannot be read"),
+        ] {
+            let error = read(text, Path::new("set.xml")).unwrap_err();
+            let location = error.location().unwrap();
+            assert_eq!(location.line, line, "{text}: {error}");
+            assert!(error.to_string().contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn segments_are_found_by_document_and_number() {
+        let place = |document: &str, segment: &str| Place { document: document.into(), segment: segment.into() };
+        let version = |segments: &[(&str, &str, &str)]| Version {
+            part: Part::References,
+            name: String::new(),
+            segments: segments.iter().map(|(d, s, text)| (place(d, s), (*text).to_owned())).collect(),
+        };
+        let places = [place("a", "1"), place("a", "2"), place("b", "1")];
+        let mixed = version(&[("b", "1", "z"), ("a", "2", "y"), ("a", "1", "x")]);
+        let lines: Vec<String> = aligned(mixed, &places).unwrap().segments.into_iter().map(|(_, text)| text).collect();
+        assert_eq!(lines, ["x", "y", "z"]);
+        for (segments, words) in [
+            (
+                &[("a", "1", "x"), ("a", "2", "y")][..],
+                "1 of 3 segments are missing, first segment \"1\" of document \"b\"",
+            ),
+            (&[("a", "1", "x"), ("a", "1", "y"), ("b", "1", "z")], "the same number"),
+            (
+                &[("a", "1", ""), ("a", "2", ""), ("b", "1", ""), ("c", "1", "")],
+                "\"1\" of document \"c\" is not in the rest",
+            ),
+        ] {
+            let error = aligned(version(segments), &places).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}

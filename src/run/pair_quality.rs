@@ -1,0 +1,103 @@
+//! `data.quality`: a model of quality estimation says which training pairs are good enough.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::training_data::Preparation;
+use crate::comet::{Found, Lines, OnDemand};
+use crate::data::QualityConfig;
+use crate::data::cache::Cache;
+use crate::data::corpus::{PairSource, Side};
+use crate::data::encode::Quality;
+use crate::data::tokenizers::Tokenizers;
+use crate::error::Result;
+use crate::infer::ComputeType;
+use crate::notice::Notice;
+
+/// A model, and the least that it must find of a pair.
+pub(super) struct PairJudge {
+    model: OnDemand,
+    /// What tells it from others.
+    about: Value,
+    least: f64,
+}
+
+impl PairJudge {
+    /// Finds the model.
+    ///
+    /// # Errors
+    /// It cannot be found or fetched, or needs references.
+    pub(super) fn open(config: &QualityConfig, offline: bool) -> Result<Self> {
+        let precision = ComputeType::from_flag("data.quality.precision", &config.precision)?;
+        let found = Found::without_references("data.quality.model", &config.model, offline)?;
+        let about = json!({ "name": found.name, "digest": found.digest(), "precision": precision.to_string() });
+        Ok(Self { model: OnDemand::new(found, precision), about, least: config.least })
+    }
+
+    /// The scores of a corpus, from the cache or made now. `None` if some are missing and none are to be made.
+    ///
+    /// # Errors
+    /// The model or the corpus cannot be used, the scores cannot be written, or a signal ends it.
+    pub(super) fn scores(
+        &self,
+        corpus: &dyn PairSource,
+        tokenizers: &Tokenizers,
+        cache: &Cache,
+        preparation: &Preparation<'_>,
+    ) -> Result<Option<Vec<f32>>> {
+        let entry = cache.scores(corpus, &self.about);
+        let found = entry.load();
+        if entry.is_complete(&found) {
+            return Ok(Some(found));
+        }
+        let name = corpus.origin(0, Side::Source).0;
+        if !preparation.gives_scores {
+            (preparation.tell)(Notice::Warning(format!(
+                "the pairs of {} have no scores yet (`data.quality`), so all are counted here: `mt prepare` makes them",
+                name.display()
+            )));
+            return Ok(None);
+        }
+        let (started, pairs) = (Instant::now(), corpus.len());
+        (preparation.tell)(Notice::Info(format!(
+            "QE: {pairs} pairs of {}, by {}",
+            name.display(),
+            self.model.found.name
+        )));
+        let shown = (preparation.meter)(pairs as u64);
+        let progress = |done: usize| {
+            shown(done as u64);
+            preparation.stop()
+        };
+        let mut done = found.len();
+        let mut score = |pairs: &[[String; 2]]| {
+            let text = |side: Side, line: &String| {
+                let tokenizer = tokenizers.side(side);
+                // A tag at the beginning is no part of the text.
+                tokenizer.plain(line[tokenizer.leading(line).len()..].trim_start()).into_owned()
+            };
+            let sources: Vec<String> = pairs.iter().map(|[source, _]| text(Side::Source, source)).collect();
+            let targets: Vec<String> = pairs.iter().map(|[_, target]| text(Side::Target, target)).collect();
+            let lines = Lines { sources: &sources, systems: &[&targets], references: &[] };
+            let mut stopped = Ok(());
+            let scores = self.model.model()?.scores_while(lines, |encoded, all| {
+                stopped = progress(done + pairs.len() * encoded / all.max(1));
+                stopped.is_ok()
+            })?;
+            stopped?;
+            done += pairs.len();
+            let scores = scores.into_iter().flatten().flatten();
+            Ok(scores.map(|score| score as f32).collect())
+        };
+        let scores = entry.complete(corpus, &mut score, &progress, preparation.tell)?;
+        let seconds = started.elapsed().as_secs_f64();
+        (preparation.tell)(Notice::Info(format!("scored {pairs} pairs in {seconds:.1} s")));
+        Ok(Some(scores))
+    }
+
+    /// These scores, and which are good enough.
+    pub(super) fn quality<'s>(&'s self, scores: &'s [f32]) -> Quality<'s> {
+        Quality { scores, least: self.least, model: &self.about }
+    }
+}
