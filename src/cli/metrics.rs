@@ -1,5 +1,7 @@
 //! Flags of metrics: which they ask for, how these are computed, and what users have to be told of them.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
 use super::shell::Offered;
@@ -46,12 +48,16 @@ pub struct MetricArgs {
     /// As in validation, pairs with an empty side, or one longer than model.max_length, do not count.
     #[arg(long, help_heading = "Metrics", conflicts_with_all = ["hyp", "sentence_level", "format"])]
     pub ppl: bool,
-    /// BLEU: tokenizer: 13a, intl, char, zh or none [default: 13a; for a model, its valid.tokenize]
+    /// BLEU: tokenizer: 13a, intl, char, zh or none; or the pieces of a SentencePiece model: flores101, flores200,
+    /// spBLEU-1K or spm [default: 13a; for a model, its valid.tokenize]
     #[arg(
         long, value_name = "NAME", help_heading = "Metrics", hide_possible_values = true,
-        value_parser = Offered(Tokenize::NAMES)
+        value_parser = Offered([&Tokenize::NAMES[..], &Self::PIECES[..]].concat())
     )]
     pub tokenize: Option<String>,
+    /// BLEU: the SentencePiece model of --tokenize [default: as sacrebleu keeps it, ~/.sacrebleu/models/…]
+    #[arg(long, value_name = "FILE", requires = "tokenize", help_heading = "Metrics")]
+    pub tokenize_model: Option<PathBuf>,
     /// BLEU: ignore case; always on for a model that writes lower case
     #[arg(long, help_heading = "Metrics")]
     pub lowercase: bool,
@@ -109,14 +115,22 @@ pub struct MetricArgs {
 }
 
 impl MetricArgs {
+    /// Values of `--tokenize` that need a SentencePiece model.
+    pub const PIECES: [&str; 4] = ["flores101", "flores200", "spBLEU-1K", "spm"];
+
     /// How BLEU is computed: by the flags, and by `defaults` for flags not given. For single sentences, n-gram orders
     /// longer than the sentence do not count.
     ///
     /// # Errors
     /// An option is impossible; exit code 2.
     pub fn bleu(&self, sentence_level: bool, defaults: &BleuOptions) -> Result<BleuOptions> {
+        let tokenize = match self.tokenize.as_deref() {
+            Some(name) if Self::PIECES.contains(&name) => Tokenize::None,
+            Some(name) => name.parse()?,
+            None => defaults.tokenize,
+        };
         Ok(BleuOptions {
-            tokenize: self.tokenize.as_deref().map(str::parse).transpose()?.unwrap_or(defaults.tokenize),
+            tokenize,
             lowercase: self.lowercase || defaults.lowercase,
             smooth: Smooth::new(self.smooth.as_deref().unwrap_or("exp"), self.smooth_value)?,
             effective_order: sentence_level,
@@ -176,7 +190,7 @@ impl MetricArgs {
     /// The metrics in the order of the output: BLEU, chrF, TER; BLEU if none is asked for. chrF, too, ignores case if
     /// `defaults` does.
     #[must_use]
-    pub fn chosen(&self, bleu: BleuOptions, defaults: &BleuOptions) -> Vec<Box<dyn TextMetric>> {
+    pub fn chosen(&self, bleu: Box<dyn TextMetric>, defaults: &BleuOptions) -> Vec<Box<dyn TextMetric>> {
         // All by name, so that none is forgotten here; `wants_bleu`, `idle` and `case_note` look at some of them, too.
         let Self {
             chrf,
@@ -194,6 +208,7 @@ impl MetricArgs {
             // `bleu` has these.
             bleu: _,
             tokenize: _,
+            tokenize_model: _,
             lowercase: _,
             smooth: _,
             smooth_value: _,
@@ -206,7 +221,7 @@ impl MetricArgs {
         } = *self;
         let mut metrics: Vec<Box<dyn TextMetric>> = Vec::new();
         if self.wants_bleu() {
-            metrics.push(Box::new(bleu));
+            metrics.push(bleu);
         }
         if chrf {
             metrics.push(Box::new(ChrfOptions {
@@ -241,7 +256,7 @@ mod tests {
         let words: Vec<std::ffi::OsString> = command.split_whitespace().map(Into::into).collect();
         let Command::Eval(args) = Cli::from_arguments(&words).unwrap().command else { panic!("{command}") };
         let defaults = BleuOptions { lowercase, ..BleuOptions::default() };
-        let metrics = args.metrics.chosen(args.metrics.bleu(false, &defaults).unwrap(), &defaults);
+        let metrics = args.metrics.chosen(Box::new(args.metrics.bleu(false, &defaults).unwrap()), &defaults);
         (metrics, args.metrics.case_note(&defaults, 1))
     }
 

@@ -5,7 +5,7 @@
 //!
 //! | Metric | Module | Reference implementation |
 //! |---|---|---|
-//! | BLEU | [`bleu`] | sacrebleu 2.6.0 |
+//! | BLEU, of words or of pieces | [`bleu`], [`pieces`] | sacrebleu 2.6.0 |
 //! | chrF, chrF++ | [`chrf`] | sacrebleu 2.6.0 |
 //! | TER | [`ter`] | sacrebleu 2.6.0, after Tercom |
 //! | confidence intervals, paired tests | [`resample`] | sacrebleu 2.6.0, with its random numbers ([`numpy`]) |
@@ -18,6 +18,7 @@ pub mod chrf;
 pub mod metric;
 mod ngrams;
 pub mod numpy;
+pub mod pieces;
 pub mod resample;
 mod shifts;
 pub mod ter;

@@ -52,7 +52,7 @@ impl FromStr for Tokenize {
         Self::named(name).ok_or_else(|| {
             let names = Self::NAMES.join(", ");
             if NEED_MODELS.contains(&name) {
-                let what = format!("tokenizer `{name}` of sacrebleu needs a dictionary or model that mt does not have");
+                let what = format!("tokenizer `{name}` of sacrebleu needs a dictionary that mt does not have");
                 let help = "split both sides with it yourself and give --tokenize none, or take `char`, or --chrf, \
                             which needs no words";
                 return Error::usage(what).help(help);
@@ -62,8 +62,8 @@ impl FromStr for Tokenize {
     }
 }
 
-/// Tokenizers of sacrebleu that are dictionaries or trained models.
-const NEED_MODELS: [&str; 6] = ["ja-mecab", "ko-mecab", "flores101", "flores200", "spm", "spBLEU-1K"];
+/// Tokenizers of sacrebleu that are dictionaries.
+const NEED_MODELS: [&str; 2] = ["ja-mecab", "ko-mecab"];
 
 /// Whitespace as Python's `str.split` and `str.strip` know it: Unicode's, and the four separators U+001C to U+001F.
 pub fn is_whitespace(c: char) -> bool {

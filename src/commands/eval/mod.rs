@@ -2,6 +2,7 @@
 
 mod neural;
 mod perplexity;
+mod pieces;
 mod report;
 pub(super) mod results;
 mod test_set;
@@ -12,7 +13,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::shared::output::Output;
-use crate::cli::{Common, EvalArgs, ScoreFormat};
+use crate::cli::{Common, EvalArgs, MetricArgs, ScoreFormat};
 use crate::console::{note, tell, warning};
 use crate::data::text::documents::Place;
 use crate::data::text::lines::{LineFile, read_lines};
@@ -36,7 +37,7 @@ pub(super) fn run(args: &EvalArgs, common: &Common) -> Result<()> {
         warning("--score-only is for text: JSON and other formats are printed whole");
     }
     let bleu = args.metrics.bleu(args.sentence_level, &BleuOptions::default())?;
-    let metrics = args.metrics.chosen(bleu, &BleuOptions::default());
+    let metrics = args.metrics.chosen(pieces::bleu(args, bleu)?, &BleuOptions::default());
     let test = Test::new(&args.significance);
     refuse_contradictions(args, common, &metrics, test)?;
     let neural = neural::find(args, common.offline)?;
@@ -59,10 +60,11 @@ pub(super) fn run(args: &EvalArgs, common: &Common) -> Result<()> {
         test_set::translate_together(args, &args.models, translates, common)?
     };
     let bleu = args.metrics.bleu(args.sentence_level, &set.scoring)?;
-    let metrics = args.metrics.chosen(bleu, &set.scoring);
+    let metrics = args.metrics.chosen(pieces::bleu(args, bleu)?, &set.scoring);
     let of_models = neural.into_iter().map(|wanted| wanted.score(&set)).collect::<Result<Vec<_>>>()?;
     let TestSet { sources, references, systems, places, perplexity, training, target, scoring } = set;
-    if !args.metrics.force && metrics.iter().any(|metric| metric.key() == "bleu") {
+    let has_pieces = args.metrics.tokenize.as_deref().is_some_and(|name| MetricArgs::PIECES.contains(&name));
+    if !args.metrics.force && !has_pieces && metrics.iter().any(|metric| metric.key() == "bleu") {
         warn(&bleu, &systems, &references);
     }
     let case_note = args.metrics.case_note(&scoring, systems.len());
