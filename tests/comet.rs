@@ -355,6 +355,50 @@ fn pairs_are_scored_without_references() {
     fails(&project.mt(&over), 2, &["the output is the same file as the input"]);
 }
 
+/// What `metrics::compare` finds in the scores of lines.
+#[test]
+fn systems_are_compared_as_comet_compare_does() {
+    let ([sources, translations, first, _], _) = golden();
+    let folder = model("kiwi", |_| true);
+    let project = Project::new();
+    // A line of its own for each.
+    let chosen: Vec<usize> = (0..sources.len()).filter(|n| !sources[*n].contains(['\n', '\r'])).collect();
+    let write = |name: &str, lines: &[String]| {
+        project.write(name, chosen.iter().map(|n| format!("{}\n", lines[*n])).collect::<String>());
+    };
+    write("src", &sources);
+    write("a", &translations);
+    write("b", &first);
+    write("c", &sources);
+    let eval = ["eval", "--src", "src", "--qe", folder.path().to_str().unwrap(), "--hyp", "a", "b", "c"];
+    let output = project.mt(&[&eval[..], &["--sentence-level", "--json"]].concat());
+    succeeds(&output);
+    let lines: Vec<Value> = stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let scores = |system: usize| lines.iter().map(|line| line[system]["qe"]["score"].as_f64().unwrap()).collect();
+    let expected = mt::metrics::compare::compare(&[scores(0), scores(1), scores(2)]);
+    let output = project.mt(&[&eval[..], &["--comet-compare", "--json"]].concat());
+    succeeds(&output);
+    let found: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(found["scores"].as_array().unwrap().len(), 3);
+    let found = found["comparisons"].as_array().unwrap();
+    assert_eq!(found.len(), 3);
+    for (found, ([a, b], expected)) in found.iter().zip(&expected) {
+        let name = |system: &usize| ["a", "b", "c"][*system];
+        assert_eq!((&found["metric"], &found["systems"]), (&"qe".into(), &json!([name(a), name(b)])));
+        assert_eq!(found["bootstrap"]["wins"], json!(expected.wins));
+        assert!((found["t_test"]["t"].as_f64().unwrap() - expected.t).abs() < 1e-9, "{found}");
+        assert!((found["t_test"]["p_value"].as_f64().unwrap() - expected.p_value).abs() < 1e-9, "{found}");
+    }
+    let output = project.mt(&[&eval[..], &["--comet-compare"]].concat());
+    assert!(stdout(&output).contains("QE: a and b\n  bootstrap: means "), "{}", stdout(&output));
+    for (args, words) in [
+        (&["eval", "--hyp", "a", "b", "--ref", "c", "--comet-compare"][..], "without --comet or --qe"),
+        (&[&eval[..6], &["a", "--comet-compare"]].concat(), "there is only one"),
+    ] {
+        fails(&project.mt(args), 2, &[words]);
+    }
+}
+
 /// Every second validation, and the final model, have it, whether or not the run was interrupted; as the metric, all
 /// have it, and it decides.
 #[test]

@@ -120,6 +120,10 @@ pub struct SignificanceArgs {
         value_parser = clap::value_parser!(u32).range(1..=10_000_000)
     )]
     pub paired_bs_n: u32,
+    /// Compare all systems by the scores of --comet or --qe as comet-compare does: how often each wins in 300 samples
+    /// of 40 % of the lines, and Student's paired t-test
+    #[arg(long, help_heading = "Significance", conflicts_with_all = ["sentence_level", "format", "score_only"])]
+    pub comet_compare: bool,
     /// Test each of several --hyp or --model against the first by approximate randomisation
     ///
     /// The models then translate one by one, not as an ensemble.

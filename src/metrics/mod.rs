@@ -8,6 +8,7 @@
 //! | BLEU, of words or of pieces | [`bleu`], [`pieces`] | sacrebleu 2.6.0 |
 //! | chrF, chrF++ | [`chrf`] | sacrebleu 2.6.0 |
 //! | TER | [`ter`] | sacrebleu 2.6.0, after Tercom |
+//! | systems compared by COMET | [`compare`] | unbabel-comet 2.2.7 |
 //! | confidence intervals, paired tests | [`resample`] | sacrebleu 2.6.0, with its random numbers ([`numpy`]) |
 //!
 //! [`analysis`] shows where translations fail. [`tokenize`] splits lines into words for all metrics.
@@ -15,6 +16,7 @@
 pub mod analysis;
 pub mod bleu;
 pub mod chrf;
+pub mod compare;
 pub mod metric;
 mod ngrams;
 pub mod numpy;

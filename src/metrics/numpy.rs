@@ -1,4 +1,5 @@
-//! The random numbers of NumPy's `default_rng(seed)`, so that resampling draws the very samples that sacrebleu draws.
+//! The random numbers of NumPy, so that resampling draws the very samples that others draw: sacrebleu with
+//! `default_rng(seed)`, and `comet-compare` with `seed(seed)`.
 //!
 //! `SeedSequence` turns the seed into 256 bits (M. E. O'Neill, "Developing a seed_seq Alternative", 2015), which seed
 //! PCG64, the XSL-RR generator of 128 bits of state (M. E. O'Neill, "PCG: A Family of Simple Fast Space-Efficient
@@ -77,6 +78,63 @@ impl Generator {
     }
 }
 
+/// Words of the state of the Mersenne Twister, and how far apart those are that are mixed.
+const WORDS: usize = 624;
+const APART: usize = 397;
+
+/// `numpy.random.seed(seed)`: the Mersenne Twister (M. Matsumoto and T. Nishimura, "Mersenne Twister: A
+/// 623-dimensionally equidistributed uniform pseudorandom number generator", 1998).
+#[derive(Clone, Debug)]
+pub struct Legacy {
+    state: [u32; WORDS],
+    next: usize,
+}
+
+impl Legacy {
+    /// The generator of a seed.
+    pub fn new(seed: u32) -> Self {
+        let mut state = [seed; WORDS];
+        for index in 1..WORDS {
+            let last = state[index - 1];
+            state[index] = 1_812_433_253u32.wrapping_mul(last ^ last >> 30).wrapping_add(index as u32);
+        }
+        Self { state, next: WORDS }
+    }
+
+    fn next_u32(&mut self) -> u32 {
+        if self.next == WORDS {
+            for index in 0..WORDS {
+                let joined = self.state[index] & 0x8000_0000 | self.state[(index + 1) % WORDS] & 0x7FFF_FFFF;
+                let odd = if joined & 1 == 1 { 0x9908_B0DF } else { 0 };
+                self.state[index] = self.state[(index + APART) % WORDS] ^ joined >> 1 ^ odd;
+            }
+            self.next = 0;
+        }
+        let mut word = self.state[self.next];
+        self.next += 1;
+        word ^= word >> 11;
+        word ^= word << 7 & 0x9D2C_5680;
+        word ^= word << 15 & 0xEFC6_0000;
+        word ^ word >> 18
+    }
+
+    /// A number below `bound`, as `randint(bound)` and `choice(bound)` draw it: of as few bits as it needs, until one
+    /// is small enough. `bound` is at least 1.
+    pub fn below(&mut self, bound: u32) -> u32 {
+        let most = bound.saturating_sub(1);
+        if most == 0 {
+            return 0;
+        }
+        let mask = u32::MAX >> most.leading_zeros();
+        loop {
+            let number = self.next_u32() & mask;
+            if number <= most {
+                return number;
+            }
+        }
+    }
+}
+
 /// `SeedSequence(seed).generate_state(4, numpy.uint64)`.
 fn seed_sequence(seed: u64) -> [u64; 4] {
     let mut entropy = vec![seed as u32];
@@ -147,5 +205,17 @@ mod tests {
         let all: Vec<u64> = (0..100_000).map(|_| u64::from(generator.below(1000))).collect();
         let weighted: u64 = all.iter().zip((0..1000).cycle()).map(|(n, i)| n * i).sum();
         assert_eq!((all.iter().sum::<u64>(), weighted), (49_904_896, 24_907_483_375));
+    }
+
+    /// `numpy.random.seed(1)`, then `randint(0, 1000, 5)`; and another one, for `choice(50, 8)`.
+    #[test]
+    fn the_mersenne_twister_draws_as_numpy_does() {
+        let draw = |bound: u32, count: usize| {
+            let mut random = Legacy::new(1);
+            (0..count).map(|_| random.below(bound)).collect::<Vec<_>>()
+        };
+        assert_eq!(draw(1000, 5), [37, 235, 908, 72, 767]);
+        assert_eq!(draw(50, 8), [37, 43, 12, 8, 9, 11, 5, 15]);
+        assert_eq!(draw(1, 3), [0; 3]);
     }
 }

@@ -1,5 +1,6 @@
 //! `mt eval`
 
+mod comparison;
 mod neural;
 mod perplexity;
 mod pieces;
@@ -10,7 +11,7 @@ mod test_set;
 use std::borrow::Cow;
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 
 use super::shared::output::Output;
 use crate::cli::{Common, EvalArgs, MetricArgs, ScoreFormat};
@@ -24,6 +25,7 @@ use crate::error::{Error, Result};
 use crate::metrics::analysis::{self, Frequencies};
 use crate::metrics::{BleuOptions, Statistics, TextMetric, bleu, resample};
 use crate::model_dir::trust;
+use comparison::Compared;
 use perplexity::Perplexity;
 use report::Report;
 use results::{Results, Scored, Test};
@@ -39,7 +41,8 @@ pub(super) fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     let bleu = args.metrics.bleu(args.sentence_level, &BleuOptions::default())?;
     let metrics = args.metrics.chosen(pieces::bleu(args, bleu)?, &BleuOptions::default());
     let test = Test::new(&args.significance);
-    refuse_contradictions(args, common, &metrics, test)?;
+    let pairs = test.is_paired() || args.significance.comet_compare;
+    refuse_contradictions(args, common, &metrics, pairs)?;
     let neural = neural::find(args, common.offline)?;
     let translates = !metrics.is_empty() || !neural.is_empty() || args.report;
     let mut output = Output::open(None)?;
@@ -49,12 +52,12 @@ pub(super) fn run(args: &EvalArgs, common: &Common) -> Result<()> {
         device::set_threads(common.threads.unwrap_or(0))?;
         let set = test_set::score_files(args)?;
         // A file may have several.
-        refuse_alone(test, set.systems.len())?;
+        refuse_alone(pairs, set.systems.len())?;
         if set.systems.len() > 1 {
             refuse_together(args, common)?;
         }
         set
-    } else if test.is_paired() {
+    } else if pairs {
         test_set::translate_apart(args, common)?
     } else {
         test_set::translate_together(args, &args.models, translates, common)?
@@ -92,12 +95,13 @@ pub(super) fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     }
     let seed = common.seed.unwrap_or(resample::SEED);
     let results = Results::new(scored.iter().map(Scored::of_all).collect(), &names, test, seed);
-    print(args, common, &results, perplexity.as_ref(), report.as_ref(), &mut output)?;
+    let compared = if args.significance.comet_compare { comparison::of(&scored, &names) } else { Vec::new() };
+    print(args, common, &results, perplexity.as_ref(), (report.as_ref(), &compared), &mut output)?;
     output.flush()
 }
 
 /// Refuses flags that contradict each other.
-fn refuse_contradictions(args: &EvalArgs, common: &Common, metrics: &[Box<dyn TextMetric>], test: Test) -> Result<()> {
+fn refuse_contradictions(args: &EvalArgs, common: &Common, metrics: &[Box<dyn TextMetric>], pairs: bool) -> Result<()> {
     let files = args.hyp.iter().chain(&args.set.reference).chain(&args.set.src);
     if files.filter(|path| *path == Path::new("-")).count() > 1 {
         return Err(Error::usage("only one of --src, --ref and --hyp can be stdin").help("name files for the others"));
@@ -105,8 +109,11 @@ fn refuse_contradictions(args: &EvalArgs, common: &Common, metrics: &[Box<dyn Te
     if args.output.as_deref() == Some(Path::new("-")) {
         return Err(Error::usage("--output cannot go to stdout, which gets the scores").help("give --output a file"));
     }
+    if args.significance.comet_compare && args.metrics.neural() == 0 {
+        return Err(Error::usage("--comet-compare without --comet or --qe").help("add the metric that is to compare"));
+    }
     if args.hyp.is_empty() {
-        refuse_alone(test, args.models.model.len())?;
+        refuse_alone(pairs, args.models.model.len())?;
     }
     if args.metrics.ppl && metrics.is_empty() && args.metrics.neural() == 0 && !args.report {
         perplexity::refuse_idle(args)?;
@@ -117,9 +124,9 @@ fn refuse_contradictions(args: &EvalArgs, common: &Common, metrics: &[Box<dyn Te
     Ok(())
 }
 
-/// Refuses a paired test of one system.
-fn refuse_alone(test: Test, systems: usize) -> Result<()> {
-    if !test.is_paired() || systems > 1 {
+/// Refuses a paired test, if there is one, of one system.
+fn refuse_alone(is_paired: bool, systems: usize) -> Result<()> {
+    if !is_paired || systems > 1 {
         return Ok(());
     }
     let error = Error::usage("a paired test compares systems, but there is only one");
@@ -141,7 +148,7 @@ fn print(
     common: &Common,
     results: &Results,
     perplexity: Option<&Perplexity>,
-    report: Option<&Report>,
+    (report, compared): (Option<&Report>, &[Compared]),
     output: &mut Output,
 ) -> Result<()> {
     if common.json {
@@ -149,12 +156,18 @@ fn print(
         if let Some(perplexity) = perplexity {
             json["ppl"] = perplexity.json();
         }
-        if let Some(report) = report {
-            match &mut json {
-                Value::Object(scores) => drop(scores.insert("report".to_owned(), report.json())),
-                // Several systems.
-                several => json = json!({ "scores": several, "report": report.json() }),
+        let mut more = Map::new();
+        more.extend(report.map(|report| ("report".to_owned(), report.json())));
+        if !compared.is_empty() {
+            more.insert("comparisons".to_owned(), compared.iter().map(Compared::json).collect());
+        }
+        match &mut json {
+            Value::Object(scores) => scores.extend(more),
+            several if !more.is_empty() => {
+                more.insert("scores".to_owned(), several.take());
+                json = more.into();
             }
+            _ => {}
         }
         return output.json(&json);
     }
@@ -163,6 +176,9 @@ fn print(
     }
     if let Some(perplexity) = perplexity {
         output.description(&perplexity.print(args.width.into(), args.score_only))?;
+    }
+    for compared in compared {
+        output.description(&format!("\n{}", compared.text()))?;
     }
     match report {
         Some(report) => output.description(&format!("\n{}", report.text())),
