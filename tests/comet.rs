@@ -85,6 +85,32 @@ fn scores_are_those_of_the_original() {
     }
 }
 
+/// The same tensors, as safetensors.
+#[test]
+fn tensors_may_be_safetensors() {
+    let ([sources, translations, first, _], _) = golden();
+    for name in ["regression", "kiwi"] {
+        let folder = model(name, |_| true);
+        let score = || {
+            let references = if name == "kiwi" { &[][..] } else { std::slice::from_ref(&first) };
+            let lines = Lines { sources: &sources, systems: &[&translations[..]], references };
+            load(folder.path(), ComputeType::F32).unwrap().scores(lines, |_, _| ()).unwrap()
+        };
+        let expected = score();
+        let [old, new] = ["model.ckpt", "model.safetensors"].map(|file| folder.path().join("checkpoints").join(file));
+        let tensors = candle_core::pickle::read_all_with_key(&old, Some("state_dict")).unwrap();
+        let tensors: std::collections::HashMap<_, _> =
+            tensors.into_iter().map(|(name, tensor)| (name, tensor.contiguous().unwrap())).collect();
+        candle_core::safetensors::save(&tensors, &new).unwrap();
+        fs::remove_file(&old).unwrap();
+        assert_eq!(score(), expected, "{name}");
+        let bytes = fs::read(&new).unwrap();
+        fs::write(&new, &bytes[..bytes.len() - 1]).unwrap();
+        let error = load(folder.path(), ComputeType::F32).unwrap_err();
+        assert!(error.location().is_some_and(|location| location.path == new), "{error}");
+    }
+}
+
 /// One byte less, or any byte another, is an error or changes scores, and never a panic.
 #[test]
 fn damaged_files_are_errors() {

@@ -1,4 +1,5 @@
-//! PyTorch's checkpoints (`.ckpt`): a ZIP archive of raw numbers, and a pickle that says which tensors they are.
+//! The tensors of a model: of safetensors, or of PyTorch's checkpoints (`.ckpt`), a ZIP archive of raw numbers and a
+//! pickle that says which tensors they are.
 //!
 //! A pickle is a program for a stack machine. candle's reader keeps what it builds as plain data: it executes nothing
 //! and looks no name up. Of this data, only tensors and plain values are used here. Before each instruction, what it
@@ -18,6 +19,7 @@ use zip::{CompressionMethod, ZipArchive};
 
 use crate::error::{Error, Result};
 use crate::escape::{hex, quoted};
+use crate::interop::import::hf::WeightFiles;
 use crate::{file, limits};
 
 /// The pickle in an archive.
@@ -27,12 +29,20 @@ const PICKLE: &str = "data.pkl";
 #[derive(Debug)]
 pub(super) struct Checkpoint {
     path: PathBuf,
-    archive: RefCell<ZipArchive<BufReader<File>>>,
-    /// The folder of all entries, with a slash.
-    folder: String,
-    tensors: HashMap<String, Stored>,
-    /// The plain values of `hyper_parameters`.
+    tensors: Tensors,
+    /// The plain values of `hyper_parameters`; of safetensors none.
     pub(super) settings: Map<String, Value>,
+}
+
+#[derive(Debug)]
+enum Tensors {
+    Archive {
+        archive: RefCell<ZipArchive<BufReader<File>>>,
+        /// The folder of all entries, with a slash.
+        folder: String,
+        tensors: HashMap<String, Stored>,
+    },
+    Safe(WeightFiles),
 }
 
 /// Where a tensor's numbers are.
@@ -63,6 +73,10 @@ impl Checkpoint {
     /// # Errors
     /// It is not one, or it is damaged.
     pub(super) fn open(path: &Path) -> Result<Self> {
+        if path.extension().is_some_and(|extension| extension == "safetensors") {
+            let tensors = Tensors::Safe(WeightFiles::open(file::folder_of(path))?);
+            return Ok(Self { path: path.to_path_buf(), tensors, settings: Map::new() });
+        }
         let wrong = |what: String| Error::failure(what).at(path).help("it is damaged or incomplete: fetch it again");
         let file = file::open_regular(path).map_err(|error| Error::io("read the checkpoint", path, error))?;
         file::refuse_placeholder(&file).map_err(|error| Error::io("read the checkpoint", path, error))?;
@@ -87,12 +101,25 @@ impl Checkpoint {
             Some(Value::Object(settings)) => settings,
             _ => Map::new(),
         };
-        Ok(Self { path: path.to_path_buf(), archive: RefCell::new(archive), folder, tensors, settings })
+        let tensors = Tensors::Archive { archive: RefCell::new(archive), folder, tensors };
+        Ok(Self { path: path.to_path_buf(), tensors, settings })
     }
 
-    /// A checksum of the names and the checksums of all entries of the archive, so that no tensor is read for it.
-    pub(super) fn digest(&self) -> String {
-        let mut archive = self.archive.borrow_mut();
+    /// A checksum: of the names and the checksums of all entries of an archive, so that no tensor is read for it; of
+    /// safetensors, of the file.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn digest(&self) -> Result<String> {
+        let Tensors::Archive { archive, .. } = &self.tensors else {
+            let digest = file::open_regular(&self.path).and_then(|mut file| {
+                let mut hash = Sha256::new();
+                std::io::copy(&mut file, &mut hash)?;
+                Ok(hash.finalize())
+            });
+            return Ok(hex(&digest.map_err(|error| Error::io("read the checkpoint", &self.path, error))?));
+        };
+        let mut archive = archive.borrow_mut();
         let mut hash = Sha256::new();
         for index in 0..archive.len() {
             if let Ok(entry) = archive.by_index_raw(index) {
@@ -100,12 +127,15 @@ impl Checkpoint {
                 hash.update(format!("{about:?}"));
             }
         }
-        hex(&hash.finalize())
+        Ok(hex(&hash.finalize()))
     }
 
     /// The shape of a tensor, if there is one.
     pub(super) fn shape(&self, name: &str) -> Option<&[usize]> {
-        self.tensors.get(name).map(|stored| &stored.shape[..])
+        match &self.tensors {
+            Tensors::Archive { tensors, .. } => tensors.get(name).map(|stored| &stored.shape[..]),
+            Tensors::Safe(files) => files.shape(name),
+        }
     }
 
     /// The numbers of a tensor.
@@ -116,14 +146,18 @@ impl Checkpoint {
         let wrong = |what: String| {
             Error::failure(format!("the tensor {}: {what}", quoted(name))).at(&self.path).help("fetch the file again")
         };
-        let stored = self.tensors.get(name).ok_or_else(|| wrong("it is missing".to_owned()))?;
+        let (archive, folder, tensors) = match &self.tensors {
+            Tensors::Archive { archive, folder, tensors } => (archive, folder, tensors),
+            Tensors::Safe(files) => return files.values(name).map_err(wrong),
+        };
+        let stored = tensors.get(name).ok_or_else(|| wrong("it is missing".to_owned()))?;
         let Stored { key, numbers, offset, shape } = stored;
         let too_large = || wrong("its size is impossible".to_owned());
         let count = shape.iter().try_fold(1usize, |all, size| all.checked_mul(*size)).ok_or_else(too_large)?;
         let [from, to] = [*offset, offset.checked_add(count).ok_or_else(too_large)?]
             .map(|count| count.saturating_mul(numbers.size_in_bytes()));
-        let name = format!("{}data/{key}", self.folder);
-        let bytes = entry(&mut self.archive.borrow_mut(), &name, u64::MAX).map_err(wrong)?;
+        let name = format!("{folder}data/{key}");
+        let bytes = entry(&mut archive.borrow_mut(), &name, u64::MAX).map_err(wrong)?;
         let bytes = bytes.get(from..to).ok_or_else(|| wrong(format!("it has only {} bytes", bytes.len())))?;
         Ok(Tensor::from_raw_buffer(bytes, *numbers, &[count], &Device::Cpu)?.to_dtype(DType::F32)?.to_vec1()?)
     }

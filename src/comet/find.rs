@@ -3,7 +3,7 @@
 //! | | |
 //! |---|---|
 //! | `hparams.yaml` | the class, and the settings of its training |
-//! | `checkpoints/model.ckpt` | tensors, and the settings again |
+//! | `checkpoints/model.ckpt` or `checkpoints/model.safetensors` | tensors; of the former, the settings again |
 //! | `config.json`, and `tokenizer.json` or `sentencepiece.bpe.model` | of the encoder |
 //!
 //! The encoder's files are in the repository that the settings name, or in a folder `encoder` beside these.
@@ -25,6 +25,8 @@ use crate::{file, limits};
 /// The settings of a model.
 pub(super) const SETTINGS: &str = "hparams.yaml";
 const CHECKPOINT: &str = "checkpoints/model.ckpt";
+/// The tensors, where that is not there.
+const SAFE: &str = "checkpoints/model.safetensors";
 /// The encoder's shape.
 const CONFIG: &str = "config.json";
 /// Encoders of COMET's models.
@@ -106,8 +108,11 @@ impl Found {
         Err(error.help(format!("name one that needs none, such as {DEFAULT_QE}")))
     }
 
-    /// What tells its numbers from those of other models: a checksum of the checksums in its archive.
-    pub fn digest(&self) -> String {
+    /// What tells its numbers from those of other models: a checksum of its tensors.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn digest(&self) -> Result<String> {
         self.checkpoint.digest()
     }
 
@@ -152,7 +157,9 @@ impl Found {
         let (settings, path, name, revision) = match place {
             Place::Folder(folder) => {
                 let folder = file::folder_of(&folder.join(SETTINGS)).to_path_buf();
-                (folder.join(SETTINGS), folder.join(CHECKPOINT), folder.display().to_string(), None)
+                let is_safe = !folder.join(CHECKPOINT).exists() && folder.join(SAFE).exists();
+                let checkpoint = folder.join(if is_safe { SAFE } else { CHECKPOINT });
+                (folder.join(SETTINGS), checkpoint, folder.display().to_string(), None)
             }
             Place::Hub(repo) => {
                 let fetch = || {

@@ -31,7 +31,7 @@ impl PairJudge {
     pub(super) fn open(config: &QualityConfig, offline: bool) -> Result<Self> {
         let precision = ComputeType::from_flag("data.quality.precision", &config.precision)?;
         let found = Found::without_references("data.quality.model", &config.model, offline)?;
-        let about = json!({ "name": found.name, "digest": found.digest(), "precision": precision.to_string() });
+        let about = json!({ "name": found.name, "digest": found.digest()?, "precision": precision.to_string() });
         Ok(Self { model: OnDemand::new(found, precision), about, least: config.least })
     }
 

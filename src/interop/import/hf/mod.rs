@@ -21,6 +21,7 @@ use std::path::Path;
 
 pub use folder::{CONFIG, Family, INDEX, WEIGHTS, Weights, format_of};
 pub(super) use folder::{check_folder, other_program};
+pub(crate) use weights::WeightFiles;
 pub use weights::listed;
 
 use super::{Format, Imported, Recognition, layout_within, read};
@@ -30,7 +31,6 @@ use crate::error::{Error, Result};
 use crate::model::Vocabulary;
 use folder::{GENERATION, read_json};
 use settings::Settings;
-use weights::WeightFiles;
 
 /// What kind of model a family has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

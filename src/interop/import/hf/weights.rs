@@ -20,7 +20,8 @@ use crate::file;
 const CHUNK: usize = 1 << 18;
 
 /// The tensors of a model.
-pub(super) struct WeightFiles {
+#[derive(Debug)]
+pub(crate) struct WeightFiles {
     /// What messages name: the only file, or the list of all.
     pub(super) path: PathBuf,
     files: Vec<Opened>,
@@ -28,6 +29,7 @@ pub(super) struct WeightFiles {
 }
 
 /// A file of tensors.
+#[derive(Debug)]
 struct Opened {
     path: PathBuf,
     file: File,
@@ -36,6 +38,7 @@ struct Opened {
 }
 
 /// Where a tensor is.
+#[derive(Debug)]
 struct Place {
     file: usize,
     info: TensorInfo,
@@ -72,7 +75,7 @@ impl WeightFiles {
     ///
     /// # Errors
     /// A file is missing or damaged, or is not what the index says.
-    pub(super) fn open(folder: &Path) -> Result<Self> {
+    pub(crate) fn open(folder: &Path) -> Result<Self> {
         let single = folder.join(WEIGHTS);
         let is_single = single.is_file();
         let path = if is_single { single } else { folder.join(INDEX) };
@@ -119,7 +122,7 @@ impl WeightFiles {
     }
 
     /// The shape of a tensor, if it is there.
-    pub(super) fn shape(&self, name: &str) -> Option<&[usize]> {
+    pub(crate) fn shape(&self, name: &str) -> Option<&[usize]> {
         self.tensors.get(name).map(|place| place.info.shape.as_slice())
     }
 
@@ -165,7 +168,7 @@ impl WeightFiles {
     ///
     /// # Errors
     /// As for [`Self::each`].
-    pub(super) fn values(&self, name: &str) -> std::result::Result<Vec<f32>, String> {
+    pub(crate) fn values(&self, name: &str) -> std::result::Result<Vec<f32>, String> {
         let mut all = Vec::new();
         self.each(name, |_, values| all.extend_from_slice(values))?;
         Ok(all)
