@@ -20,6 +20,7 @@ mod schema;
 mod sections;
 #[cfg(test)]
 mod tests;
+mod value;
 
 use std::cmp::Reverse;
 use std::io::Read;

@@ -8,7 +8,7 @@ use crate::cli::{Common, SetArgs};
 use crate::console::{tell, warning};
 use crate::data::corpus::{read_all, tagged};
 use crate::data::tags::LanguageTags;
-use crate::data::text::documents::{self, Part, Place};
+use crate::data::text::documents::{self, Part, Place, Places};
 use crate::data::text::lines::LineFile;
 use crate::data::text::returns;
 use crate::data::text::test_set::{self, TestFile};
@@ -128,9 +128,7 @@ pub(crate) struct Version {
     /// The system's name, if the file says one.
     name: Option<String>,
     pub(crate) lines: LineFile,
-    /// In XML or SGML: where each segment is, …
-    places: Vec<Place>,
-    /// … and how they are to be put into order.
+    /// As it is in XML or SGML.
     segments: Option<documents::Version>,
 }
 
@@ -164,8 +162,7 @@ pub(crate) fn read_versions(path: &Path, part: Part) -> Result<Vec<Version>> {
             if let Some(odd) = lines.returns() {
                 warning(returns::warning(shown_name(path), odd));
             }
-            let (path, places) = (path.to_path_buf(), Vec::new());
-            return Ok(vec![Version { path, name: None, lines, places, segments: None }]);
+            return Ok(vec![Version { path: path.to_path_buf(), name: None, lines, segments: None }]);
         }
         TestFile::Versions(all) => all,
     };
@@ -194,52 +191,52 @@ pub(crate) fn read_versions(path: &Path, part: Part) -> Result<Vec<Version>> {
         let name = Some(version.name.clone()).filter(|name| !name.is_empty());
         let of_name = name.as_ref().filter(|_| !is_alone).map(|name| format!("{}{OF_FILE}{name}", file.display()));
         let path = of_name.map_or_else(|| file.to_path_buf(), PathBuf::from);
-        let places = version.segments.iter().map(|(place, _)| place.clone()).collect();
-        Ok(Version { lines: of_segments(&path, &version)?, path, name, places, segments: Some(version) })
+        let lines = joined(&path, version.segments.iter().map(|(_, text)| text))?;
+        Ok(Version { path, name, lines, segments: Some(version) })
     };
     found.into_iter().map(version).collect()
 }
 
-fn of_segments(path: &Path, version: &documents::Version) -> Result<LineFile> {
-    let text: String = version.segments.iter().map(|(_, text)| format!("{text}\n")).collect();
-    LineFile::from_bytes(path, text.into_bytes())
+fn joined<'a>(path: &Path, lines: impl Iterator<Item = &'a String>) -> Result<LineFile> {
+    LineFile::from_bytes(path, lines.map(|line| format!("{line}\n")).collect::<String>().into_bytes())
 }
 
 /// Puts the versions of a test set that are of XML or SGML into one order, that of the longest. Those of references or
-/// systems that are not whole are left out, with a warning, if others of the same file are. Returns the places of the
-/// segments, if they are known.
+/// systems that are not whole are left out, with a warning, if others are. Returns the places of the segments, if they
+/// are known.
 pub(crate) fn align(parts: &mut [&mut Vec<Version>]) -> Result<Vec<Place>> {
-    let all = parts.iter().flat_map(|part| part.iter()).map(|version| &version.places);
+    let all = parts.iter().flat_map(|part| part.iter()).filter_map(|version| version.segments.as_ref());
     // The first of those that are as long.
-    let longest = all.reduce(|longest, next| if next.len() > longest.len() { next } else { longest });
-    let places = longest.cloned().unwrap_or_default();
+    let longest = all.reduce(|longest, next| if next.segments.len() > longest.segments.len() { next } else { longest });
+    let Some(longest) = longest else { return Ok(Vec::new()) };
+    let places = Places::new(longest.segments.iter().map(|(place, _)| place.clone()).collect());
     for part in parts {
         let (mut whole, mut first_error) = (Vec::new(), None);
         for mut version in part.drain(..) {
-            if let Some(segments) = version.segments.take() {
-                match documents::aligned(segments, &places) {
-                    Ok(segments) => version.segments = Some(segments),
+            if let Some(segments) = &version.segments {
+                match places.order(segments) {
+                    Ok(lines) => version.lines = joined(&version.path, lines.iter())?,
                     Err(error) => {
-                        let error = error.at(&version.path);
-                        first_error.get_or_insert((version.path, error));
+                        first_error.get_or_insert(error.at(&version.path));
                         continue;
                     }
                 }
-                version.lines =
-                    version.segments.as_ref().map_or(Ok(version.lines), |it| of_segments(&version.path, it))?;
             }
             whole.push(version);
         }
         match first_error {
-            Some((_, error)) if whole.is_empty() => {
+            Some(error) if whole.is_empty() => {
                 return Err(error.help("all files of a test set must have the same segments of the same documents"));
             }
-            Some((path, error)) => warning(format_args!("{} is left out: {}", path.display(), error.what())),
+            Some(error) => {
+                let path = error.location().map(|location| location.path.display().to_string()).unwrap_or_default();
+                warning(format_args!("{path} is left out: {}", error.what()));
+            }
             None => {}
         }
         **part = whole;
     }
-    Ok(places)
+    Ok(places.list)
 }
 
 /// Lines as training and translation read them.

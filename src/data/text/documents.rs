@@ -5,7 +5,7 @@
 //! <srcset><doc docid="…"><seg id="1">…          <refset><doc docid="…" sysid="ref">…       <tstset>…
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use quick_xml::Reader;
@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::escape::quoted;
 
 /// What a part of a test set is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
     /// What is translated.
     Sources,
@@ -113,6 +113,8 @@ pub fn read(text: &str, path: &Path) -> Result<Vec<Version>> {
 #[derive(Default)]
 struct State {
     versions: Vec<Version>,
+    /// Which of these is whose.
+    numbers: HashMap<(Part, String), usize>,
     document: String,
     /// Of SGML, what the set is and whose.
     of_set: Option<(Part, String)>,
@@ -172,11 +174,11 @@ impl State {
     fn finish(&mut self) {
         let (Some((place, text)), Some((part, name))) = (self.segment.take(), &self.version) else { return };
         let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        let known = self.versions.iter().position(|version| version.part == *part && version.name == *name);
-        let index = known.unwrap_or_else(|| {
+        let new = self.versions.len();
+        let index = *self.numbers.entry((*part, name.clone())).or_insert(new);
+        if index == new {
             self.versions.push(Version { part: *part, name: name.clone(), segments: Vec::new() });
-            self.versions.len() - 1
-        });
+        }
         self.versions[index].segments.push((place, line));
     }
 }
@@ -191,27 +193,42 @@ fn value(attribute: &Attribute<'_>) -> String {
     quick_xml::escape::unescape(text).map_or_else(|_| text.to_owned(), |text| text.into_owned())
 }
 
-/// Puts the segments of a version into the order of these places.
-///
-/// # Errors
-/// One is missing, there twice, or of another test set.
-pub fn aligned(mut version: Version, places: &[Place]) -> Result<Version> {
-    let count = version.segments.len();
-    let mut by_place: HashMap<Place, String> = std::mem::take(&mut version.segments).into_iter().collect();
-    let name = |place: &Place| format!("segment {} of document {}", quoted(&place.segment), quoted(&place.document));
-    if by_place.len() != count {
-        return Err(Error::failure("two segments have the same number in the same document"));
+/// The places of a whole test set, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    /// In order.
+    pub list: Vec<Place>,
+    numbers: HashMap<Place, usize>,
+}
+
+impl Places {
+    /// These, in this order.
+    pub fn new(list: Vec<Place>) -> Self {
+        let numbers = list.iter().cloned().zip(0..).collect();
+        Self { list, numbers }
     }
-    let missing: Vec<&Place> = places.iter().filter(|place| !by_place.contains_key(*place)).collect();
-    if let Some(first) = missing.first() {
-        let (missing, all) = (missing.len(), places.len());
-        return Err(Error::failure(format!("{missing} of {all} segments are missing, first {}", name(first))));
-    }
-    let segment = |place: &Place| Some((place.clone(), by_place.remove(place)?));
-    let segments = places.iter().filter_map(segment).collect();
-    match by_place.keys().next() {
-        None => Ok(Version { segments, ..version }),
-        Some(place) => Err(Error::failure(format!("{} is not in the rest of the test set", name(place)))),
+
+    /// The lines of a version in this order.
+    ///
+    /// # Errors
+    /// A segment is missing, there twice, or of another test set.
+    pub fn order(&self, version: &Version) -> Result<Vec<String>> {
+        let name =
+            |place: &Place| format!("segment {} of document {}", quoted(&place.segment), quoted(&place.document));
+        let mut found: BTreeMap<usize, &String> = BTreeMap::new();
+        for (place, text) in &version.segments {
+            let Some(number) = self.numbers.get(place) else {
+                return Err(Error::failure(format!("{} is not in the rest of the test set", name(place))));
+            };
+            if found.insert(*number, text).is_some() {
+                return Err(Error::failure(format!("{} is there twice", name(place))));
+            }
+        }
+        let (missing, all) = (self.list.len() - found.len(), self.list.len());
+        if let Some((_, first)) = self.list.iter().enumerate().find(|(number, _)| !found.contains_key(number)) {
+            return Err(Error::failure(format!("{missing} of {all} segments are missing, first {}", name(first))));
+        }
+        Ok(found.into_values().cloned().collect())
     }
 }
 
@@ -295,22 +312,21 @@ mod tests {
             name: String::new(),
             segments: segments.iter().map(|(d, s, text)| (place(d, s), (*text).to_owned())).collect(),
         };
-        let places = [place("a", "1"), place("a", "2"), place("b", "1")];
+        let places = Places::new(vec![place("a", "1"), place("a", "2"), place("b", "1")]);
         let mixed = version(&[("b", "1", "z"), ("a", "2", "y"), ("a", "1", "x")]);
-        let lines: Vec<String> = aligned(mixed, &places).unwrap().segments.into_iter().map(|(_, text)| text).collect();
-        assert_eq!(lines, ["x", "y", "z"]);
+        assert_eq!(places.order(&mixed).unwrap(), ["x", "y", "z"]);
         for (segments, words) in [
             (
                 &[("a", "1", "x"), ("a", "2", "y")][..],
                 "1 of 3 segments are missing, first segment \"1\" of document \"b\"",
             ),
-            (&[("a", "1", "x"), ("a", "1", "y"), ("b", "1", "z")], "the same number"),
+            (&[("a", "1", "x"), ("a", "1", "y"), ("b", "1", "z")], "\"1\" of document \"a\" is there twice"),
             (
                 &[("a", "1", ""), ("a", "2", ""), ("b", "1", ""), ("c", "1", "")],
                 "\"1\" of document \"c\" is not in the rest",
             ),
         ] {
-            let error = aligned(version(segments), &places).unwrap_err().to_string();
+            let error = places.order(&version(segments)).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }
     }

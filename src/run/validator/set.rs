@@ -1,17 +1,15 @@
-//! The validation set, the sets that are monitored beside it, and their scores: loss, translations, BLEU, chrF, COMET.
+//! One set of text, and its scores.
 
 use std::collections::{HashMap, HashSet};
 
 use sha2::{Digest, Sha256};
 
-use super::Stop;
-use super::training_data::is_learnt;
-use crate::comet::{Found, Lines, OnDemand};
+use super::warnings::{normalisation_warning, spaces_warning};
+use crate::comet::{Lines, OnDemand};
 use crate::config::Config;
 use crate::data::batch::{Batch, larger_side, split_by_tokens};
 use crate::data::corpus::{Side, read_all};
-use crate::data::texts::{Text, Texts};
-use crate::data::tokenizer::{Normalization, TextForm, TokenizerKind};
+use crate::data::texts::Text;
 use crate::data::tokenizers::Tokenizers;
 use crate::data::{corpus_tags, coverage};
 use crate::decode::explain::explain;
@@ -20,75 +18,43 @@ use crate::decode::source::Reader;
 use crate::decode::translate::{Constraints, TranslateOptions, Translation, Translator};
 use crate::decode::{Ending, Strategy};
 use crate::error::{Error, Result};
-use crate::infer::ComputeType;
-use crate::metrics::{BleuOptions, ChrfOptions, MeanScore, Metric, Statistics, TextMetric, bleu, resample};
+use crate::metrics::{BleuOptions, ChrfOptions, MeanScore, Metric, Statistics, TextMetric};
 use crate::model::Transformer;
 use crate::model_dir::Tell;
 use crate::notice::Notice;
 use crate::ops::loss::Sums;
 use crate::ranks::group::Group;
+use crate::run::Stop;
+use crate::run::training_data::is_learnt;
 use crate::train::best::Judged;
 use crate::train::evaluate::Evaluator;
-use crate::train::{Score, ValidConfig, ValidMetric, Validation};
+use crate::train::{Score, ValidMetric, Validation};
 
 /// How many samples to explain, and the longest shown, in tokens.
 const EXPLAINED: (usize, usize) = (3, 60);
 
-/// How BLEU is computed for a model's translations, in validation and as the default elsewhere.
-pub fn scoring(config: &Config, tokenizers: &Tokenizers) -> BleuOptions {
-    let lowercase = tokenizers.target.lowers_case();
-    BleuOptions { tokenize: config.valid.tokenize, lowercase, ..BleuOptions::default() }
+/// COMET, of which each line has a score.
+pub(super) fn comet() -> MeanScore {
+    MeanScore { key: ValidMetric::Comet.name(), name: "COMET", options: Vec::new(), has_references: true }
 }
 
-/// Warn if normalisation changes more than this per cent of references.
-const MANY_CHANGED: usize = 10;
-
-/// A warning if BLEU finds no words in this text.
-fn spaces_warning(config: &Config, references: &[String]) -> Option<String> {
-    let spaceless = bleu::spaceless_warning(references, config.valid.tokenize);
-    spaceless.map(|text| format!("{text}; set valid.tokenize to \"zh\" or \"char\""))
-}
-
-/// A warning if the tokenizer changes many `references` of a `set` ("validation "): no translation can equal those.
-/// They are as in the file: text that is split already is encoded so, and only translations are joined.
-pub fn normalisation_warning(
-    config: &Config,
-    tokenizers: &Tokenizers,
-    set: &str,
-    references: &[String],
-) -> Option<String> {
-    let target = &tokenizers.target;
-    let words = |line: &str| -> Vec<String> {
-        let line = if target.lowers_case() { line.to_lowercase() } else { line.to_owned() };
-        line.split_whitespace().map(str::to_owned).collect()
-    };
-    // Of text that is split already: translations are joined, so one that is not can be equalled, too.
-    let is_split = config.tokenizer.kind == TokenizerKind::SubwordNmt && !target.has_codes();
-    let references: Vec<&String> = references.iter().filter(|line| !is_split || line.contains("@@ ")).collect();
-    let changed_by = |normalise: &dyn Fn(&str) -> String| {
-        references.iter().filter(|line| words(&normalise(line)) != words(&target.plain(line))).count()
-    };
-    let is_much = |changed: usize| changed * 100 > MANY_CHANGED * references.len();
-    let (changed, all) = (changed_by(&|line| target.normalise(line)), references.len());
-    let form = config.tokenizer.normalization;
-    if !is_much(changed) {
-        None
-    } else if is_learnt(config) && config.tokenizer.kind == TokenizerKind::Bpe {
-        let keeps = |normalization: Normalization| {
-            let form = TextForm { normalization, ..TextForm::default() };
-            !is_much(changed_by(&|line| form.apply(line)))
-        };
-        let keeping = if keeps(Normalization::Nfc) { "\"nfc\" or \"none\"" } else { "\"none\"" };
-        Some(format!(
-            "{changed} of {all} {set}references are not in the form that tokenizer.normalization = \"{form}\" \
-             brings text into: no translation can equal them; {keeping} keeps them as they are"
-        ))
-    } else {
-        Some(format!(
-            "{changed} of {all} {set}references are changed by the target's tokenizer, which normalises them or \
-             lacks some of their characters: no translation can equal them"
-        ))
-    }
+/// A set of text, ready to be scored.
+pub(super) struct ScoredSet {
+    sources: Vec<String>,
+    pub(super) references: Vec<String>,
+    /// The tags of the languages of the references, of a model with several.
+    languages: Vec<Constraints>,
+    batches: Vec<Batch>,
+    tokenizers: Tokenizers,
+    options: TranslateOptions,
+    /// The longest lines of the training text, in tokens.
+    trained_length: usize,
+    pub(super) samples: usize,
+    /// Decides which model is the best.
+    pub(super) metric: ValidMetric,
+    pub(super) bleu: BleuOptions,
+    pub(super) chrf: ChrfOptions,
+    pub(super) fingerprint: String,
 }
 
 /// Of fewer sources, that most have the same translation says little.
@@ -105,154 +71,15 @@ fn repeated<'t>(sources: &[String], translations: &[&'t str]) -> Option<(&'t str
     (pairs.len() >= FEW_SOURCES && 2 * count > pairs.len()).then_some((text, count))
 }
 
-/// The validation set, and those of `data.monitor`, ready to be scored.
-pub struct Validator {
-    set: ScoredSet,
-    monitored: Vec<(String, ScoredSet)>,
-    comet: Option<OnDemand>,
-}
-
-/// COMET, of which each line has a score.
-fn comet() -> MeanScore {
-    MeanScore { key: ValidMetric::Comet.name(), name: "COMET", options: Vec::new(), has_references: true }
-}
-
-/// A set of text, ready to be scored.
-struct ScoredSet {
-    sources: Vec<String>,
-    references: Vec<String>,
-    /// The tags of the languages of the references, of a model with several.
-    languages: Vec<Constraints>,
-    batches: Vec<Batch>,
-    tokenizers: Tokenizers,
-    options: TranslateOptions,
-    /// The longest lines of the training text, in tokens.
-    trained_length: usize,
-    samples: usize,
-    /// Decides which model is the best.
-    metric: ValidMetric,
-    bleu: BleuOptions,
-    chrf: ChrfOptions,
-    fingerprint: String,
-}
-
-impl Validator {
-    /// Reads the sets, if validation is wanted. Pairs that are too long for the model are left out of the loss; `say`
-    /// is called with their number, about sources without a tag, about text for which BLEU is not meaningful, and as
-    /// [`Text::open`] does.
-    pub fn open(config: &Config, texts: &Texts, tokenizers: &Tokenizers, tell: Tell<'_>) -> Result<Option<Self>> {
-        let Some(valid) = texts.valid.as_ref().filter(|_| !config.valid.every.is_never()) else { return Ok(None) };
-        let set = ScoredSet::open(config, valid, "validation", tokenizers, tell)?;
-        let monitored = texts.monitor.iter().map(|(name, text)| {
-            let set = ScoredSet::open(config, text, name, tokenizers, tell)?;
-            Ok((name.clone(), ScoredSet { samples: 0, ..set }))
-        });
-        Ok(Some(Self { set, monitored: monitored.collect::<Result<_>>()?, comet: None }))
-    }
-
-    /// With the model of COMET that the configuration names, if it wants one.
-    ///
-    /// # Errors
-    /// It cannot be found or fetched, or is none that compares with references.
-    pub fn with_model(self, config: &ValidConfig, offline: bool) -> Result<Self> {
-        if !config.wants_comet(None) {
-            return Ok(self);
-        }
-        let found = Found::with_references("valid.comet_model", &config.comet_model, offline)?;
-        Ok(Self { comet: Some(OnDemand::new(found, ComputeType::F32)), ..self })
-    }
-
-    /// A checksum of the validation set's pairs, independent of how they are cut and batched.
-    pub fn fingerprint(&self) -> String {
-        self.set.fingerprint.clone()
-    }
-
-    /// The references of the sentences that validation translates.
-    pub fn references(&self) -> &[String] {
-        &self.set.references
-    }
-
-    /// The scores of all sets; `None` if a signal stops it. If the loss on the validation set is not finite, nothing
-    /// else is computed. The ranks of a group, all of which call it, share the work; only rank 0 gets the translations
-    /// and what is shown of them, and computes COMET.
-    pub fn score(
-        &self,
-        model: &Transformer,
-        evaluator: &mut Evaluator<'_>,
-        with_comet: bool,
-        stop: &dyn Stop,
-        group: Option<&Group>,
-    ) -> Result<Option<Validation>> {
-        let validation = self.score_alone(model, evaluator, with_comet, stop, group)?;
-        let Some(validation) = validation else { return Ok(None) };
-        self.with_monitored(validation, model, evaluator, with_comet, stop, group)
-    }
-
-    /// As [`Validator::score`], of the validation set alone, whose scores decide.
-    pub fn score_alone(
-        &self,
-        model: &Transformer,
-        evaluator: &mut Evaluator<'_>,
-        with_comet: bool,
-        stop: &dyn Stop,
-        group: Option<&Group>,
-    ) -> Result<Option<Validation>> {
-        self.set.score(model, evaluator, self.comet.as_ref().filter(|_| with_comet), stop, group)
-    }
-
-    /// A validation with COMET, if it has none; `None` if a signal stops it.
-    pub fn with_comet(&self, mut validation: Validation, stop: &dyn Stop) -> Result<Option<Validation>> {
-        let has_it = validation.scores.iter().any(|score| score.key == comet().key);
-        let Some(metric) = self.comet.as_ref().filter(|_| !has_it && validation.loss.is_finite()) else {
-            return Ok(Some(validation));
-        };
-        let texts = std::mem::take(&mut validation.translations);
-        let is_whole = self.set.add_comet(&mut validation, &texts, metric, &|| stop.stop().is_some())?;
-        validation.translations = texts;
-        Ok(is_whole.then_some(validation))
-    }
-
-    /// What [`Validator::score_alone`] has given for this model, with the scores of the sets that are monitored.
-    pub fn with_monitored(
-        &self,
-        mut validation: Validation,
-        model: &Transformer,
-        evaluator: &mut Evaluator<'_>,
-        with_comet: bool,
-        stop: &dyn Stop,
-        group: Option<&Group>,
-    ) -> Result<Option<Validation>> {
-        validation.monitored.clear();
-        let comet = self.comet.as_ref().filter(|_| with_comet);
-        for (name, set) in self.monitored.iter().filter(|_| validation.loss.is_finite()) {
-            let Some(scores) = set.score(model, evaluator, comet, stop, group)? else { return Ok(None) };
-            let scores = Validation { translations: Vec::new(), ..scores };
-            validation.monitored.push((name.clone(), scores));
-        }
-        Ok(Some(validation))
-    }
-
-    /// Whether two validations' scores, given by their [`Validation::lines`], differ by more than chance.
-    pub fn differ(&self, a: &[u32], b: &[u32]) -> bool {
-        let differ = |metric: &dyn Metric, statistics: &dyn Fn(&[u32]) -> Statistics| {
-            resample::differ(metric, &[a, b].map(statistics))
-        };
-        let of_counts = |metric: &dyn Metric| differ(metric, &|lines| Statistics::from_counts(metric, lines));
-        match self.set.metric {
-            ValidMetric::Bleu => of_counts(&self.set.bleu),
-            ValidMetric::Chrf => of_counts(&self.set.chrf),
-            ValidMetric::Comet => differ(&comet(), &|lines| {
-                let scores: Vec<f64> = lines.iter().map(|bits| f64::from(f32::from_bits(*bits))).collect();
-                Statistics::from_scores(&scores, 1)
-            }),
-            ValidMetric::Loss => false,
-        }
-    }
-}
-
 impl ScoredSet {
     /// Reads a set. Messages call it `name`.
-    fn open(config: &Config, text: &Text, name: &str, tokenizers: &Tokenizers, tell: Tell<'_>) -> Result<Self> {
+    pub(super) fn open(
+        config: &Config,
+        text: &Text,
+        name: &str,
+        tokenizers: &Tokenizers,
+        tell: Tell<'_>,
+    ) -> Result<Self> {
         let corpus = text.open(1.0, tell)?;
         let warn = |text: String| tell(Notice::Warning(text));
         let pairs = read_all(&*corpus)?;
@@ -322,7 +149,7 @@ impl ScoredSet {
         let plain = |line: String| tokenizers.target.plain(&line).into_owned();
         let references: Vec<String> = references.into_iter().map(plain).collect();
         spaces_warning(config, &references).into_iter().chain(changed).for_each(warn);
-        let bleu = scoring(config, tokenizers);
+        let bleu = super::scoring(config, tokenizers);
         let chrf = ChrfOptions { lowercase: bleu.lowercase, ..ChrfOptions::default() };
         Ok(Self {
             sources,
@@ -359,7 +186,7 @@ impl ScoredSet {
     }
 
     /// Adds COMET; returns false if a signal stops it.
-    fn add_comet(
+    pub(super) fn add_comet(
         &self,
         validation: &mut Validation,
         texts: &[String],
@@ -451,7 +278,7 @@ impl ScoredSet {
 
     /// Loss over the whole set, translations and their scores; `None` if a signal stops it. If the loss is not finite,
     /// nothing is translated.
-    fn score(
+    pub(super) fn score(
         &self,
         model: &Transformer,
         evaluator: &mut Evaluator<'_>,
