@@ -548,6 +548,9 @@ fn training_pairs_are_chosen_by_estimated_quality() {
     let output =
         project.mt(&[&["check", "--config", "small.toml"], &sets(&["data.quality={ model = \"x\" }"])[..]].concat());
     fails(&output, 2, &["least"]);
+    // A model that may be a stranger's does not say what is fetched.
+    drop(folder);
+    succeeds(&project.mt(&["shortlist", "runs/small", "--out", "list"]));
 }
 
 fn text(translation: &Value) -> String {

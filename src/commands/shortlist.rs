@@ -44,10 +44,11 @@ pub(super) fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
             loaded.config.data.train
         }
     };
-    // A foreign model must not decide where to write.
+    // A foreign model must not decide where to write, nor what to fetch.
     let cache_dir = loaded.config.data.cache_dir.filter(|_| args.trust_model_data);
+    let quality = loaded.config.data.quality.filter(|_| args.trust_model_data);
     loaded.config.data =
-        DataConfig { train, valid: None, test: None, monitor: Vec::new(), cache_dir, ..loaded.config.data };
+        DataConfig { train, valid: None, test: None, monitor: Vec::new(), quality, cache_dir, ..loaded.config.data };
     if loaded.config.data.train.is_empty() {
         let error = Error::usage("the model's configuration names no training text").at(loaded.directory());
         return Err(error.help("give --src FILE and --tgt FILE, with text like that to be translated"));
@@ -61,8 +62,8 @@ pub(super) fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     // Beside the run, also if the user named a checkpoint. A model of the hub lies in the user's cache, where nobody
     // would look.
     let beside = if hub::repository(&args.model).is_some() { &args.out } else { loaded.directory() };
-    let preparation =
-        Preparation::beside(beside, &loaded.config.data, &tell).offline(common.offline).showing(&pairs_bar);
+    let preparation = Preparation::beside(beside, &loaded.config.data, &tell).offline(common.offline).without_scoring();
+    let preparation = preparation.showing(&pairs_bar);
     let data = training_data::prepare(&loaded.config, &mut texts, Some(loaded.tokenizers.clone()), &preparation)?;
     let every = data.corpus.len().div_ceil(args.sample_lines).max(1);
     let ids: Vec<_> = (0..data.corpus.len()).step_by(every).map(|index| data.ids(index)).collect();
