@@ -251,8 +251,8 @@ fn name(bytes: &[u8]) -> String {
 
 /// Elements that hold whole documents, whatever comes before them.
 fn is_known(element: &str) -> bool {
-    let known = ["html", "tmx", "xliff", "srcset", "refset", "tstset", "mteval", "rss"];
-    known.iter().any(|name| element.eq_ignore_ascii_case(name))
+    let known = ["html", "tmx", "xliff", "rss"];
+    known.iter().chain(&TEST_SETS).any(|name| element.eq_ignore_ascii_case(name))
 }
 
 /// Elements around a test set of WMT.
@@ -409,6 +409,7 @@ mod tests {
             (b"\xEF\xBB\xBF<?xml version='1.0'?><xliff version=\"1.2\">", "XLIFF"),
             (b"<srcset setid=\"newstest2014\" srclang=\"any\">\n", "test set"),
             (b"<?xml version='1.0'?>\n<dataset id=\"wmt21\">", "test set"),
+            (b"<dataset><doc id='a'>", "test set"),
             (b"<?xml version=\"1.0\"?>\n<Error><Code>NoSuchKey</Code>", "server"),
             (b"<?xml version=\"1.0\"?>\n<!-- x --><a>", "XML"),
             (b"<?xml", "XML"),

@@ -60,6 +60,7 @@ fn project() -> Project {
     write("good", &GOOD);
     write("bad", &BAD);
     project.write("set.xml", xml(false));
+    project.write("bare.xml", xml(false).split_once("?>\n").unwrap().1);
     project.write("cut.xml", xml(true));
     project.write("src.sgm", sgml("srcset", "", &SOURCES, [0, 1]));
     project.write("a.sgm", sgml("refset", "ref", &FIRST, [1, 0]));
@@ -88,6 +89,7 @@ fn documents_score_as_their_text_does() {
         ("set.xml#good", "a"),
         ("good.sgm", "a.sgm"),
         ("good.sgm", "set.xml#A"),
+        ("bare.xml#good", "bare.xml#A"),
     ] {
         assert_eq!(scores(&project, &["--hyp", hypothesis, "--ref", reference]).0, one, "{hypothesis} {reference}");
     }
