@@ -9,7 +9,7 @@ seconds=${1:-600}
 shift || true
 targets=("$@")
 if [ ${#targets[@]} -eq 0 ]; then
-    targets=(configuration corpus tokenizer components sentencepiece checkpoint import parquet card bleu translate)
+    targets=(configuration corpus tokenizer components sentencepiece checkpoint import parquet card bleu translate comet test_set)
 fi
 # So that reports name lines.
 export CARGO_PROFILE_RELEASE_DEBUG=line-tables-only

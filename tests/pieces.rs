@@ -56,13 +56,16 @@ fn scores_are_those_of_sacrebleu() {
     assert_eq!(own["score"], bleu(&["one", "--tokenize", "spm"])["score"]);
     let signature = own["signature"].as_str().unwrap();
     assert!(signature.contains("|tok:spm-") && !signature.contains("flores"), "{signature}");
+    let named = bleu(&["one", "--tokenize", "flores200", "--tokenize-model", MODEL]);
+    assert!(named["signature"].as_str().unwrap().contains("|tok:flores200-"), "{named}");
 
     for (args, code, words) in [
         (&["one", "--tokenize", "flores200"][..], 1, "fetch https://tinyurl.com/flores200sacrebleuspm to there"),
-        (&["one", "--tokenize", "flores200", "--tokenize-model", "one"], 1, "one"),
+        (&["one", "--tokenize", "flores200", "--tokenize-model", "one"], 1, "name a .model file of SentencePiece"),
         (&["one", "--tokenize", "13a", "--tokenize-model", MODEL], 2, "a tokenizer that needs a model"),
         (&["one", "--tokenize", "spm", "--report"], 2, "pieces of words"),
         (&["one", "--tokenize", "ja-mecab"], 2, "needs a dictionary"),
+        (&["one", "--tokenize", "FLORES200"], 2, "none, flores101, flores200, spBLEU-1K, spm"),
     ] {
         fails(&eval(args), code, &[words]);
     }

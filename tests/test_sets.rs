@@ -62,6 +62,9 @@ fn project() -> Project {
     project.write("set.xml", xml(false));
     project.write("bare.xml", xml(false).split_once("?>\n").unwrap().1);
     project.write("cut.xml", xml(true));
+    project.write("lines.xml", xml(false).lines().take(16).map(|line| format!("{line}\n")).collect::<String>());
+    project
+        .write("more.sgm", sgml("tstset", "more", &GOOD, [0, 1]).replace("id=\"2\"", "id=\"2\">x</seg><seg id=\"3\""));
     project.write("src.sgm", sgml("srcset", "", &SOURCES, [0, 1]));
     project.write("a.sgm", sgml("refset", "ref", &FIRST, [1, 0]));
     project.write("good.sgm", sgml("tstset", "good", &GOOD, [1, 0]));
@@ -148,6 +151,9 @@ fn wrong_test_sets_are_errors() {
         ("good", "src.sgm", 1, &["has no references"]),
         ("good#x", "a", 2, &["a name behind # is for test sets"]),
         ("other.sgm", "a.sgm", 1, &["other.sgm", "\"doc-9\" is not in the rest of the test set", "the same segments"]),
+        ("lines.xml", "lines.xml", 1, &["lines.xml", "ends without </dataset>", "the file was cut short"]),
+        ("more.sgm", "a.sgm", 1, &["more.sgm", "segment \"3\" of document \"doc-0\" is not in the rest"]),
+        ("good", "a.sgm#x", 1, &["by \"x\"", "it has those by \"ref\""]),
         ("short.xml", "a", 1, &["short.xml", "is the file whole?"]),
         ("nothing#x", "a", 1, &["nothing"]),
     ] {

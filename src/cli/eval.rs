@@ -16,7 +16,7 @@ pub struct EvalArgs {
     #[command(flatten)]
     pub set: SetArgs,
     /// Score these translations, without a model; several files are several systems, - is stdin. --src is then only for
-    /// --report
+    /// --report, --comet and --qe
     #[arg(
         long, num_args = 1.., value_name = "FILE", conflicts_with_all = ids_of_decoding(),
         conflicts_with_all = ["tag", "trust_model_data"]

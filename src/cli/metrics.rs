@@ -8,7 +8,7 @@ use super::shell::Offered;
 use crate::error::Result;
 use crate::hub::{DEFAULT_COMET, DEFAULT_QE};
 use crate::infer::ComputeType;
-use crate::metrics::{BleuOptions, ChrfOptions, Smooth, TerOptions, TextMetric, Tokenize};
+use crate::metrics::{BleuOptions, ChrfOptions, Smooth, TerOptions, TextMetric, Tokenize, pieces};
 
 /// Which metrics, and how they are computed.
 #[derive(Args, Debug)]
@@ -116,7 +116,7 @@ pub struct MetricArgs {
 
 impl MetricArgs {
     /// Values of `--tokenize` that need a SentencePiece model.
-    pub const PIECES: [&str; 4] = ["flores101", "flores200", "spBLEU-1K", "spm"];
+    pub const PIECES: [&str; 4] = pieces::NAMES;
 
     /// How BLEU is computed: by the flags, and by `defaults` for flags not given. For single sentences, n-gram orders
     /// longer than the sentence do not count.

@@ -211,7 +211,7 @@ const VALID: &[Key] = &[
     key("samples", COUNT).on_resume(OnResume::Free),
     key("max_sentences", COUNT).decides(VALIDATION),
     key("comet", COUNT).on_resume(OnResume::Free),
-    key("comet_model", Kind::Model).decides(VALIDATION),
+    key("comet_model", Kind::Model).on_resume(OnResume::Free).decides(VALIDATION),
 ];
 
 const DECODE: &[Key] = &[

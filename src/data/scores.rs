@@ -46,20 +46,14 @@ impl Cache {
 }
 
 impl Scores {
-    /// Those that are there and whole, from the first pair on.
-    pub fn load(&self) -> Vec<f32> {
-        let mut scores = Vec::new();
-        let mut number = 0;
-        while let Some(part) = self.part(number) {
-            scores.extend(part);
-            number += 1;
-        }
-        scores
+    /// All of them, if they are there and whole.
+    pub fn load(&self) -> Option<Vec<f32>> {
+        Some((0..self.pairs.div_ceil(PART)).map(|number| self.part(number)).collect::<Option<Vec<_>>>()?.concat())
     }
 
-    /// Whether these are all.
-    pub fn is_complete(&self, scores: &[f32]) -> bool {
-        scores.len() == self.pairs
+    /// How many pairs have one.
+    pub fn scored(&self) -> usize {
+        (0..self.pairs.div_ceil(PART)).filter_map(|number| Some(self.part(number)?.len())).sum()
     }
 
     /// The scores of all pairs; those that are not there are made. `say` gets messages for the user.
@@ -76,34 +70,37 @@ impl Scores {
         let folder = cache::made(&self.directory)?;
         let _lock = cache::lock(&folder, progress, say)?;
         cache::write_whole(&folder, "about.json", format!("{:#}\n", self.about).as_bytes())?;
-        let mut scores = self.load();
-        let done = scores.len();
+        let (mut scores, done) = (Vec::with_capacity(self.pairs), self.scored());
         if done > 0 && done < self.pairs {
             let directory = self.directory.display();
             say(Notice::Info(format!("{done} of {} pairs were scored before, in {directory}", self.pairs)));
         }
         let mut pairs: Vec<[String; 2]> = Vec::with_capacity(PART);
-        let mut read = 0;
         let mut flush = |pairs: &mut Vec<[String; 2]>| -> Result<()> {
-            let part = score(pairs)?;
-            pairs.clear();
             let number = scores.len() / PART;
-            let bytes: Vec<u8> = part.iter().flat_map(|score| score.to_le_bytes()).collect();
-            let bytes = [&bytes[..], &checksum(number, &bytes)].concat();
-            cache::write_whole(&folder, &name(number), &bytes)?;
+            let part = match self.part(number) {
+                Some(part) => part,
+                None => {
+                    let part = score(pairs)?;
+                    let bytes: Vec<u8> = part.iter().flat_map(|score| score.to_le_bytes()).collect();
+                    let bytes = [&bytes[..], &checksum(number, &bytes)].concat();
+                    cache::write_whole(&folder, &name(number), &bytes)?;
+                    part
+                }
+            };
+            pairs.clear();
             scores.extend(part);
             progress(scores.len())
         };
         for block in corpus.blocks()? {
             let block = block?;
-            for index in (0..block.len()).skip(done.saturating_sub(read)) {
+            for index in 0..block.len() {
                 let (source, target) = block.get(index);
                 pairs.push([source.to_owned(), target.to_owned()]);
                 if pairs.len() == PART {
                     flush(&mut pairs)?;
                 }
             }
-            read += block.len();
         }
         if !pairs.is_empty() {
             flush(&mut pairs)?;
@@ -166,11 +163,11 @@ mod tests {
         };
         let expected: Vec<f32> = (0..PAIRS).map(|number| number as f32).collect();
         let (stopped, asked) = complete(PART);
-        assert_eq!((stopped.unwrap_err().exit_code(), asked, scores.load().len()), (130, PART, PART));
-        assert!(!scores.is_complete(&scores.load()));
+        assert_eq!((stopped.unwrap_err().exit_code(), asked, scores.scored()), (130, PART, PART));
+        assert!(scores.load().is_none());
         let (made, asked) = complete(usize::MAX);
         assert_eq!((made.unwrap(), asked), (expected.clone(), PAIRS - PART));
-        assert!(scores.is_complete(&scores.load()));
+        assert_eq!(scores.load().as_ref(), Some(&expected));
         let (made, asked) = complete(usize::MAX);
         assert_eq!((made.unwrap(), asked), (expected.clone(), 0));
         for number in 0..3 {
@@ -182,8 +179,10 @@ mod tests {
                     1 => fs::write(&file, &bytes[1..]).unwrap(),
                     _ => fs::write(&file, [&bytes[..9], &[bytes[9] ^ 16], &bytes[10..]].concat()).unwrap(),
                 }
-                assert_eq!(scores.load().len(), number * PART);
-                assert_eq!(complete(usize::MAX).0.unwrap(), expected);
+                let lost = PART.min(PAIRS - number * PART);
+                assert_eq!((scores.load(), scores.scored()), (None, PAIRS - lost));
+                let (made, asked) = complete(usize::MAX);
+                assert_eq!((made.unwrap(), asked), (expected.clone(), lost));
             }
         }
         assert_ne!(scores.directory, cache.scores(&corpus, &json!("b")).directory);

@@ -7,6 +7,9 @@ use super::bleu::BleuOptions;
 use super::metric::{Metric, TextMetric};
 use super::tokenize::Tokenize;
 
+/// The models that sacrebleu knows by name, and any other.
+pub const NAMES: [&str; 4] = ["flores101", "flores200", "spBLEU-1K", "spm"];
+
 /// Splits a line into pieces.
 pub type Split = Box<dyn Fn(&str) -> Vec<String> + Send + Sync>;
 

@@ -50,7 +50,7 @@ impl FromStr for Tokenize {
     /// Fails with a usage error that lists the names.
     fn from_str(name: &str) -> Result<Self> {
         Self::named(name).ok_or_else(|| {
-            let names = Self::NAMES.join(", ");
+            let names = [Self::NAMES, &super::pieces::NAMES].concat().join(", ");
             if NEED_MODELS.contains(&name) {
                 let what = format!("tokenizer `{name}` of sacrebleu needs a dictionary that mt does not have");
                 let help = "split both sides with it yourself and give --tokenize none, or take `char`, or --chrf, \

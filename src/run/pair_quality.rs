@@ -47,8 +47,7 @@ impl PairJudge {
         preparation: &Preparation<'_>,
     ) -> Result<Option<Vec<f32>>> {
         let entry = cache.scores(corpus, &self.about);
-        let found = entry.load();
-        if entry.is_complete(&found) {
+        if let Some(found) = entry.load() {
             return Ok(Some(found));
         }
         let name = corpus.origin(0, Side::Source).0;
@@ -59,18 +58,18 @@ impl PairJudge {
             )));
             return Ok(None);
         }
-        let (started, pairs) = (Instant::now(), corpus.len());
+        let (started, pairs) = (Instant::now(), corpus.len() - entry.scored());
         (preparation.tell)(Notice::Info(format!(
             "QE: {pairs} pairs of {}, by {}",
             name.display(),
             self.model.found.name
         )));
-        let shown = (preparation.meter)(pairs as u64);
+        let shown = (preparation.meter)(corpus.len() as u64);
         let progress = |done: usize| {
             shown(done as u64);
             preparation.stop()
         };
-        let mut done = found.len();
+        let mut done = corpus.len() - pairs;
         let mut score = |pairs: &[[String; 2]]| {
             let text = |side: Side, line: &String| {
                 let tokenizer = tokenizers.side(side);

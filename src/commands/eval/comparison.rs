@@ -42,7 +42,7 @@ impl Compared {
         let Self { metric, systems: [a, b], found: Comparison { means, wins, ties, t, p_value } } = self;
         let [wins_a, wins_b, ties] = [wins[0], wins[1], *ties].map(|share| format!("{:.1} %", 100.0 * share));
         let verdict = match p_value {
-            p if p.is_nan() => "the scores of all lines are the same".to_owned(),
+            p if p.is_nan() => "there is one line, or all differences are 0".to_owned(),
             p if *p > 0.05 => "the difference may be chance".to_owned(),
             _ => format!("{} is better", if means[0] > means[1] { a } else { b }),
         };

@@ -58,20 +58,21 @@ pub(super) fn bleu(args: &EvalArgs, options: BleuOptions) -> Result<Box<dyn Text
     let known = KNOWN.iter().find(|known| known.name == name || (name == ANY && known.name == KNOWN[0].name));
     let file = match (model, known) {
         (Some(file), _) => file.clone(),
-        (None, Some(known)) => of_sacrebleu(known)?,
+        (None, Some(known)) => of_sacrebleu(name, known)?,
         (None, None) => return Err(Error::usage(format!("--tokenize {name} needs --tokenize-model FILE"))),
     };
     let read = |error| Error::io("read the SentencePiece model", &file, error);
     let bytes = file::read_at_most(&file, limits::SENTENCEPIECE_BYTES as u64).map_err(read)?;
     let digest = format!("{:x}", Sha256::digest(&bytes));
-    let tokenizer = Tokenizer::from_bytes(bytes).map_err(|error| error.at(&file))?;
+    let help = "name a .model file of SentencePiece";
+    let tokenizer = Tokenizer::from_bytes(bytes).map_err(|error| error.at(&file).more_help(help))?;
     if tokenizer.sentencepiece().is_none() {
         let error = Error::failure("this is no SentencePiece model").at(&file);
-        return Err(error.help("name a .model file of SentencePiece"));
+        return Err(error.help(help));
     }
     let name = match (name, model) {
-        // Scores of other models are other scores.
-        (ANY, Some(_)) => format!("{ANY}-{}", &digest[..8]),
+        // Scores of other models are other scores, and nothing says that it is the model of that name.
+        (_, Some(_)) => format!("{name}-{}", &digest[..8]),
         (ANY, None) => KNOWN[0].name.to_owned(),
         _ => name.to_owned(),
     };
@@ -79,14 +80,14 @@ pub(super) fn bleu(args: &EvalArgs, options: BleuOptions) -> Result<Box<dyn Text
 }
 
 /// Where sacrebleu keeps a model.
-fn of_sacrebleu(known: &Known) -> Result<PathBuf> {
+fn of_sacrebleu(name: &str, known: &Known) -> Result<PathBuf> {
     let home = || Some(std::env::home_dir()?.join(".sacrebleu"));
     let folder = std::env::var_os("SACREBLEU").map(PathBuf::from).or_else(home);
     let file = folder.as_deref().unwrap_or(Path::new("")).join("models").join(known.file);
     if file.exists() {
         return Ok(file);
     }
-    let Known { name, address, .. } = known;
+    let address = known.address;
     let error = Error::failure(format!("--tokenize {name} needs a SentencePiece model, which is not there")).at(file);
     Err(error.help(format!("fetch {address} to there, or name your copy with --tokenize-model FILE")))
 }

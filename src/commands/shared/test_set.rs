@@ -145,10 +145,11 @@ const OF_FILE: char = '#';
 /// The versions of a part of a test set that a file has, or stdin. Of a file of lines, there is one; of one in XML or
 /// SGML, all of this part, or the one that is named behind a `#`.
 pub(crate) fn read_versions(path: &Path, part: Part) -> Result<Vec<Version>> {
-    let (file, wanted) = match path.to_str().and_then(|text| text.rsplit_once(OF_FILE)) {
-        Some((file, name)) if !path.exists() => (Path::new(file), Some(name)),
-        _ => (path, None),
-    };
+    let text = path.to_str().unwrap_or_default();
+    let named = text.match_indices(OF_FILE).map(|(at, _)| (Path::new(&text[..at]), &text[at + 1..]));
+    // Both the file and the name may have such characters.
+    let mut named = named.filter(|(file, _)| !path.exists() && (file.exists() || *file == Path::new("-")));
+    let (file, wanted) = named.next().map_or((path, None), |(file, name)| (file, Some(name)));
     let read = match file == Path::new("-") {
         true => test_set::read_from(std::io::stdin(), Path::new("stdin")),
         false => test_set::read(file),
@@ -168,16 +169,23 @@ pub(crate) fn read_versions(path: &Path, part: Part) -> Result<Vec<Version>> {
     };
     let names = |all: &[documents::Version]| -> String {
         let name = |version: &documents::Version| quoted(&version.name).to_string();
-        all.iter().filter(|version| version.part == part).map(name).collect::<Vec<_>>().join(", ")
+        all.iter()
+            .filter(|version| version.part == part && !version.name.is_empty())
+            .map(name)
+            .collect::<Vec<_>>()
+            .join(", ")
     };
     let is_wanted =
         |version: &&documents::Version| version.part == part && wanted.is_none_or(|wanted| version.name == wanted);
     let found: Vec<documents::Version> = all.iter().filter(is_wanted).cloned().collect();
     if found.is_empty() {
         let error = match wanted {
-            Some(wanted) if !names(&all).is_empty() => {
+            Some(wanted) if all.iter().any(|version| version.part == part) => {
                 let what = format!("the test set has no {} by {}", part.name(), quoted(wanted));
-                Error::failure(what).help(format!("it has those by {}", names(&all)))
+                Error::failure(what).help(match names(&all).as_str() {
+                    "" => "they have no name there: name the file alone".to_owned(),
+                    names => format!("it has those by {names}"),
+                })
             }
             _ => {
                 let error = Error::failure(format!("the test set has no {}", part.name()));
@@ -201,13 +209,15 @@ fn joined<'a>(path: &Path, lines: impl Iterator<Item = &'a String>) -> Result<Li
     LineFile::from_bytes(path, lines.map(|line| format!("{line}\n")).collect::<String>().into_bytes())
 }
 
-/// Puts the versions of a test set that are of XML or SGML into one order, that of the longest. Those of references or
-/// systems that are not whole are left out, with a warning, if others are. Returns the places of the segments, if they
-/// are known.
+/// Puts the versions of a test set that are of XML or SGML into one order, that of the longest of the first part that
+/// has some. Those of references or systems that are not like it are left out, with a warning, if others are. Returns the
+/// places of the segments, if they are known.
 pub(crate) fn align(parts: &mut [&mut Vec<Version>]) -> Result<Vec<Place>> {
-    let all = parts.iter().flat_map(|part| part.iter()).filter_map(|version| version.segments.as_ref());
-    // The first of those that are as long.
-    let longest = all.reduce(|longest, next| if next.segments.len() > longest.segments.len() { next } else { longest });
+    let longest = parts.iter().find_map(|part| {
+        let all = part.iter().filter_map(|version| version.segments.as_ref());
+        // The first of those that are as long.
+        all.reduce(|longest, next| if next.segments.len() > longest.segments.len() { next } else { longest })
+    });
     let Some(longest) = longest else { return Ok(Vec::new()) };
     let places = Places::new(longest.segments.iter().map(|(place, _)| place.clone()).collect());
     for part in parts {

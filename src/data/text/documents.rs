@@ -5,6 +5,7 @@
 //! <srcset><doc docid="…"><seg id="1">…          <refset><doc docid="…" sysid="ref">…       <tstset>…
 //! ```
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
@@ -63,6 +64,7 @@ pub struct Version {
 /// # Errors
 /// It ends too early, or a segment belongs to nothing.
 pub fn read(text: &str, path: &Path) -> Result<Vec<Version>> {
+    let text = &*sgml_escaped(text);
     let mut reader = Reader::from_str(text);
     let config = reader.config_mut();
     // SGML leaves out what XML demands.
@@ -95,23 +97,59 @@ pub fn read(text: &str, path: &Path) -> Result<Vec<Version>> {
                 let known = character.or_else(|| resolve_predefined_entity(name).map(str::to_owned));
                 state.add(&known.unwrap_or_else(|| format!("&{name};")));
             }
+            Event::Eof if state.is_closed => return Ok(state.versions),
             Event::Eof => {
-                return match state.segment {
-                    None => Ok(state.versions),
-                    Some(_) => {
-                        let error = at(Error::failure("the test set ends within a segment"), text.len() as u64);
-                        Err(error.help("the file was cut short: fetch it again"))
-                    }
+                let what = match (&state.segment, &state.root) {
+                    (Some(_), _) => "the test set ends within a segment".to_owned(),
+                    (None, Some(root)) => format!("the test set ends without </{root}>"),
+                    (None, None) => "the test set is empty".to_owned(),
                 };
+                let error = at(Error::failure(what), text.len() as u64);
+                return Err(error.help("the file was cut short: fetch it again"));
             }
             Event::Comment(_) | Event::Decl(_) | Event::PI(_) | Event::DocType(_) => {}
         }
     }
 }
 
+/// SGML with `<` escaped in segments: there it may stand for itself. Of XML, the text as it is.
+fn sgml_escaped(text: &str) -> Cow<'_, str> {
+    let lower = text.to_ascii_lowercase();
+    let begins = |at: usize| {
+        let after = lower[at..].find("<seg").map(|found| at + found + 4)?;
+        Some(if lower[after..].starts_with(|c: char| c == '>' || c.is_whitespace()) { Ok(after) } else { Err(after) })
+    };
+    let Some(head) = lower.find("<seg") else { return Cow::Borrowed(text) };
+    if lower[..head].contains("<?xml") || lower[..head].contains("<dataset") {
+        return Cow::Borrowed(text);
+    }
+    let (mut escaped, mut done) = (String::with_capacity(text.len()), 0);
+    while let Some(found) = begins(done) {
+        let after = match found {
+            Ok(after) => lower[after..].find('>').map_or(text.len(), |end| after + end + 1),
+            Err(after) => after,
+        };
+        escaped.push_str(&text[done..after]);
+        done = after;
+        if found.is_ok() {
+            // Its end tag may be left out.
+            let ends = ["</seg", "<seg", "</p>", "</hl>", "</doc"].into_iter();
+            let end = ends.filter_map(|end| lower[after..].find(end)).min().map_or(text.len(), |end| after + end);
+            escaped.push_str(&text[after..end].replace('<', "&lt;"));
+            done = end;
+        }
+    }
+    escaped.push_str(&text[done..]);
+    Cow::Owned(escaped)
+}
+
 /// What has been read.
 #[derive(Default)]
 struct State {
+    /// The element around all.
+    root: Option<String>,
+    /// Whether it has ended.
+    is_closed: bool,
     versions: Vec<Version>,
     /// Which of these is whose.
     numbers: HashMap<(Part, String), usize>,
@@ -133,6 +171,9 @@ impl State {
             found.next().map(|attribute| value(&attribute)).unwrap_or_default()
         };
         let name = start.local_name();
+        if self.root.is_none() {
+            self.root = Some(name.as_ref().to_owned());
+        }
         let set = [("srcset", Part::Sources), ("refset", Part::References), ("tstset", Part::Translations)];
         let of_document = [("src", Part::Sources), ("ref", Part::References), ("hyp", Part::Translations)];
         let among = |parts: [(&str, Part); 3]| parts.iter().find(|(part, _)| is(name.as_ref(), part)).map(|it| it.1);
@@ -157,6 +198,7 @@ impl State {
     }
 
     fn end(&mut self, name: &str) {
+        self.is_closed |= self.root.as_ref().is_some_and(|root| is(name, root));
         if is(name, "seg") {
             self.finish();
         } else if ["src", "ref", "hyp"].iter().any(|part| is(name, part)) {
@@ -213,8 +255,13 @@ impl Places {
     /// # Errors
     /// A segment is missing, there twice, or of another test set.
     pub fn order(&self, version: &Version) -> Result<Vec<String>> {
-        let name =
-            |place: &Place| format!("segment {} of document {}", quoted(&place.segment), quoted(&place.document));
+        let name = |place: &Place| {
+            let segment = match place.segment.is_empty() {
+                true => "a segment without an id".to_owned(),
+                false => format!("segment {}", quoted(&place.segment)),
+            };
+            format!("{segment} of document {}", quoted(&place.document))
+        };
         let mut found: BTreeMap<usize, &String> = BTreeMap::new();
         for (place, text) in &version.segments {
             let Some(number) = self.numbers.get(place) else {
@@ -274,13 +321,13 @@ mod tests {
     fn sgml_has_one_part_and_many_systems() {
         let text = "<!DOCTYPE refset SYSTEM \"x.dtd\">\n<REFSET setid=\"t\" srclang=\"any\" trglang=\"en\">\n\
                     <DOC sysid=\"ref1\" docid=d1 genre=\"news\">\n<hl>\n<seg id=\"1\"> A &amp; B </seg>\n</hl>\n<p>\n\
-                    <seg id=2>two\n<seg id=3>three</seg>\n</p>\n</DOC>\n\
+                    <seg id=2>two\n<seg id=3>1 < 2 <b c</seg>\n</p>\n</DOC>\n\
                     <doc docid=\"d1\" sysid='ref2'><seg id=\"1\">x</seg></doc></refset>";
         let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
         assert_eq!(
             texts(text),
             [
-                (Part::References, "ref1".to_owned(), lines(&["d1:1 A & B", "d1:2 two", "d1:3 three"])),
+                (Part::References, "ref1".to_owned(), lines(&["d1:1 A & B", "d1:2 two", "d1:3 1 < 2 <b c"])),
                 (Part::References, "ref2".to_owned(), lines(&["d1:1 x"])),
             ]
         );
@@ -295,12 +342,30 @@ mod tests {
             ("<srcset>\n<doc docid=\"d\">\n<seg id=\"1\">s", 3, "ends within a segment"),
             ("<dataset>\n<doc id=\"d\"><seg id=\"1\">s</seg>", 2, "neither of sources"),
             ("<srcset><doc docid=\"d\">\n<seg id=\"1", 2, "cannot be read"),
+            ("<srcset><doc docid=\"d\">\n<seg id=\"1\">s</seg>\n", 3, "ends without </srcset>"),
             ("<srcset><doc docid=\"d\">\n\n<!-- ", 3, "cannot be read"),
         ] {
             let error = read(text, Path::new("set.xml")).unwrap_err();
             let location = error.location().unwrap();
             assert_eq!(location.line, line, "{text}: {error}");
             assert!(error.to_string().contains(words), "{error}");
+        }
+    }
+
+    /// Whatever is changed in one character, it is read or refused.
+    #[test]
+    fn changed_sets_are_read_or_refused() {
+        let text = "<?xml version='1.0'?><!DOCTYPE dataset [<!ENTITY a 'b'>]><dataset id=\"t\"><!-- c --><doc id=\"d\">\
+                    <src lang=\"en\"><p><seg id=\"1\">a &amp; &#65; <![CDATA[x]]></seg><seg id='2'/></p></src></doc></dataset>";
+        for at in 0..text.len() {
+            for new in ["", "<", ">", "&", ";", "\"", "'", "/", "!", "[", "]", "-", "?", " ", "\0", "é"] {
+                let changed = [&text[..at], new, &text[at + 1..]].concat();
+                if let Ok(versions) = read(&changed, Path::new("set.xml")) {
+                    let lines = versions.iter().flat_map(|version| &version.segments);
+                    assert!(lines.into_iter().all(|(_, line)| !line.contains('\n')));
+                }
+                let _ = read(&changed[..at], Path::new("set.xml"));
+            }
         }
     }
 
