@@ -210,8 +210,8 @@ fn joined<'a>(path: &Path, lines: impl Iterator<Item = &'a String>) -> Result<Li
 }
 
 /// Puts the versions of a test set that are of XML or SGML into one order, that of the longest of the first part that
-/// has some. Those of references or systems that are not like it are left out, with a warning, if others are. Returns the
-/// places of the segments, if they are known.
+/// has some. Those of references or systems that are not like it are left out, with a warning, if others are. Returns
+/// the places of the segments, if they are known.
 pub(crate) fn align(parts: &mut [&mut Vec<Version>]) -> Result<Vec<Place>> {
     let longest = parts.iter().find_map(|part| {
         let all = part.iter().filter_map(|version| version.segments.as_ref());

@@ -356,7 +356,8 @@ mod tests {
     #[test]
     fn changed_sets_are_read_or_refused() {
         let text = "<?xml version='1.0'?><!DOCTYPE dataset [<!ENTITY a 'b'>]><dataset id=\"t\"><!-- c --><doc id=\"d\">\
-                    <src lang=\"en\"><p><seg id=\"1\">a &amp; &#65; <![CDATA[x]]></seg><seg id='2'/></p></src></doc></dataset>";
+                    <src lang=\"en\"><p><seg id=\"1\">a &amp; &#65; <![CDATA[x]]></seg><seg id='2'/></p></src></doc>\
+                    </dataset>";
         for at in 0..text.len() {
             for new in ["", "<", ">", "&", ";", "\"", "'", "/", "!", "[", "]", "-", "?", " ", "\0", "é"] {
                 let changed = [&text[..at], new, &text[at + 1..]].concat();
