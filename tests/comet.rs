@@ -248,12 +248,7 @@ fn minimum_bayes_risk_by_a_model() {
     let project = Project::new();
     succeeds(&project.train(&sets(&["train.max_updates=40"])));
     let model = folder.path().to_str().unwrap();
-    let translate = |flags: &[&str]| -> Vec<Value> {
-        let args = ["translate", "--model", "runs/small", "--input", "valid.en", "--seed", "3", "--json"];
-        let output = project.mt(&[&args[..], flags].concat());
-        succeeds(&output);
-        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    };
+    let translate = |flags: &[&str]| translations(&project, flags);
     let drawn = translate(&["--sample", "--n-best", "7"]);
     let chosen = translate(&["--mbr", "comet", "--mbr-model", model, "--samples", "7"]);
     let comet = load(folder.path(), ComputeType::F32).unwrap();
@@ -287,12 +282,7 @@ fn reranking_by_estimated_quality() {
     let project = Project::new();
     succeeds(&project.train(&sets(&["train.max_updates=40"])));
     let model = folder.path().to_str().unwrap();
-    let translate = |flags: &[&str]| -> Vec<Value> {
-        let args = ["translate", "--model", "runs/small", "--input", "valid.en", "--seed", "3", "--json"];
-        let output = project.mt(&[&args[..], flags].concat());
-        succeeds(&output);
-        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    };
+    let translate = |flags: &[&str]| translations(&project, flags);
     let rerank = ["--rerank", "--rerank-model", model];
     for (search, reranked, keep) in [
         (&["--beam", "5", "--n-best", "5"][..], &["--beam", "5", "--n-best", "3"][..], 3),
@@ -551,6 +541,14 @@ fn training_pairs_are_chosen_by_estimated_quality() {
     // A model that may be a stranger's does not say what is fetched.
     drop(folder);
     succeeds(&project.mt(&["shortlist", "runs/small", "--out", "list"]));
+}
+
+/// What the model in runs/small makes of valid.en.
+fn translations(project: &Project, flags: &[&str]) -> Vec<Value> {
+    let args = ["translate", "--model", "runs/small", "--input", "valid.en", "--seed", "3", "--json"];
+    let output = project.mt(&[&args[..], flags].concat());
+    succeeds(&output);
+    stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 fn text(translation: &Value) -> String {

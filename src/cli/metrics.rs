@@ -52,7 +52,7 @@ pub struct MetricArgs {
     /// spBLEU-1K or spm [default: 13a; for a model, its valid.tokenize]
     #[arg(
         long, value_name = "NAME", help_heading = "Metrics", hide_possible_values = true,
-        value_parser = Offered([&Tokenize::NAMES[..], &Self::PIECES[..]].concat())
+        value_parser = Offered([&Tokenize::NAMES[..], &pieces::NAMES].concat())
     )]
     pub tokenize: Option<String>,
     /// BLEU: the SentencePiece model of --tokenize [default: as sacrebleu keeps it, ~/.sacrebleu/models/…]
@@ -115,9 +115,6 @@ pub struct MetricArgs {
 }
 
 impl MetricArgs {
-    /// Values of `--tokenize` that need a SentencePiece model.
-    pub const PIECES: [&str; 4] = pieces::NAMES;
-
     /// How BLEU is computed: by the flags, and by `defaults` for flags not given. For single sentences, n-gram orders
     /// longer than the sentence do not count.
     ///
@@ -125,7 +122,7 @@ impl MetricArgs {
     /// An option is impossible; exit code 2.
     pub fn bleu(&self, sentence_level: bool, defaults: &BleuOptions) -> Result<BleuOptions> {
         let tokenize = match self.tokenize.as_deref() {
-            Some(name) if Self::PIECES.contains(&name) => Tokenize::None,
+            Some(name) if pieces::NAMES.contains(&name) => Tokenize::None,
             Some(name) => name.parse()?,
             None => defaults.tokenize,
         };

@@ -70,11 +70,7 @@ impl Scores {
         let folder = cache::made(&self.directory)?;
         let _lock = cache::lock(&folder, progress, say)?;
         cache::write_whole(&folder, "about.json", format!("{:#}\n", self.about).as_bytes())?;
-        let (mut scores, done) = (Vec::with_capacity(self.pairs), self.scored());
-        if done > 0 && done < self.pairs {
-            let directory = self.directory.display();
-            say(Notice::Info(format!("{done} of {} pairs were scored before, in {directory}", self.pairs)));
-        }
+        let mut scores = Vec::with_capacity(self.pairs);
         let mut pairs: Vec<[String; 2]> = Vec::with_capacity(PART);
         let mut flush = |pairs: &mut Vec<[String; 2]>| -> Result<()> {
             let number = scores.len() / PART;

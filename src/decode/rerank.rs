@@ -77,18 +77,17 @@ impl Rerank {
         let missing = || Error::failure("no model judges the translations");
         match self.by {
             Criterion::Likeness(utility) => match utility.metric() {
-                Some(_) => translations.par_iter_mut().try_for_each(|translation| {
-                    let metric = utility.metric().ok_or_else(missing)?;
+                Some(metric) => translations.par_iter_mut().for_each(|translation| {
                     let scores = utilities(&*metric, &texts(translation));
                     self.keep_best(translation, scores);
-                    Ok(())
                 }),
                 // A judge uses all threads by itself.
-                None => translations.iter_mut().zip(sources).try_for_each(|(translation, source)| {
-                    let scores = judge.ok_or_else(missing)?.utilities(source.as_ref(), &texts(translation))?;
-                    self.keep_best(translation, scores);
-                    Ok(())
-                }),
+                None => {
+                    for (translation, source) in translations.iter_mut().zip(sources) {
+                        let scores = judge.ok_or_else(missing)?.utilities(source.as_ref(), &texts(translation))?;
+                        self.keep_best(translation, scores);
+                    }
+                }
             },
             Criterion::Quality => {
                 let of_line = |(translation, source)| {
@@ -101,9 +100,9 @@ impl Rerank {
                     let count = translation.n_best.len();
                     self.keep_best(translation, scores.by_ref().take(count).collect());
                 }
-                Ok(())
             }
         }
+        Ok(())
     }
 
     /// Leaves a line's best translations by these scores.

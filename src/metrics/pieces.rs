@@ -1,6 +1,8 @@
 //! BLEU of subwords, as spBLEU is (Goyal et al. 2022, "The FLORES-101 Evaluation Benchmark for Low-Resource and
 //! Multilingual Machine Translation"): the pieces of a SentencePiece model take the place of words.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
 use super::bleu::BleuOptions;
@@ -13,24 +15,31 @@ pub const NAMES: [&str; 4] = ["flores101", "flores200", "spBLEU-1K", "spm"];
 /// Splits a line into pieces.
 pub type Split = Box<dyn Fn(&str) -> Vec<String> + Send + Sync>;
 
+/// A model that splits lines into pieces.
+pub struct Pieces {
+    /// What the signature calls it.
+    pub name: String,
+    /// What it does.
+    pub split: Split,
+}
+
 /// BLEU of pieces.
 pub struct PieceBleu {
     bleu: BleuOptions,
-    name: String,
-    split: Split,
+    pieces: Arc<Pieces>,
 }
 
 impl PieceBleu {
-    /// With these options but for the tokenizer, which is called `name` in the signature.
-    pub fn new(bleu: BleuOptions, name: String, split: Split) -> Self {
-        Self { bleu: BleuOptions { tokenize: Tokenize::None, ..bleu }, name, split }
+    /// With these options but for the tokenizer.
+    pub fn new(bleu: BleuOptions, pieces: Arc<Pieces>) -> Self {
+        Self { bleu: BleuOptions { tokenize: Tokenize::None, ..bleu }, pieces }
     }
 
     /// The pieces of a line, as sacrebleu prepares it: without case, if that does not count, and without white space at
     /// its end.
-    fn pieces(&self, line: &str) -> String {
+    fn split(&self, line: &str) -> String {
         let lower = if self.bleu.lowercase { line.to_lowercase() } else { line.to_owned() };
-        (self.split)(lower.trim_end_matches(super::tokenize::is_whitespace)).join(" ")
+        (self.pieces.split)(lower.trim_end_matches(super::tokenize::is_whitespace)).join(" ")
     }
 }
 
@@ -44,7 +53,7 @@ impl Metric for PieceBleu {
     }
 
     fn options(&self) -> Vec<(&'static str, String)> {
-        let named = |(key, value)| if key == "tok" { (key, self.name.clone()) } else { (key, value) };
+        let named = |(key, value)| if key == "tok" { (key, self.pieces.name.clone()) } else { (key, value) };
         self.bleu.options().into_iter().map(named).collect()
     }
 
@@ -67,8 +76,8 @@ impl Metric for PieceBleu {
 
 impl TextMetric for PieceBleu {
     fn line_statistics(&self, hypothesis: &str, references: &[&str], statistics: &mut [f64]) {
-        let references: Vec<String> = references.iter().map(|line| self.pieces(line)).collect();
+        let references: Vec<String> = references.iter().map(|line| self.split(line)).collect();
         let references: Vec<&str> = references.iter().map(String::as_str).collect();
-        self.bleu.line_statistics(&self.pieces(hypothesis), &references, statistics);
+        self.bleu.line_statistics(&self.split(hypothesis), &references, statistics);
     }
 }

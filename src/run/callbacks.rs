@@ -84,8 +84,7 @@ impl Callbacks for RunCallbacks<'_> {
         number: u64,
     ) -> Result<Option<Validation>> {
         let Some(validator) = &self.validator else { return Ok(Some(Validation::default())) };
-        let with_comet = self.config.valid.wants_comet(Some(number));
-        let validation = validator.score(model, evaluator, with_comet, self.stop, self.group.as_deref())?;
+        let validation = validator.score(model, evaluator, number, self.stop, self.group.as_deref())?;
         // What is shown of it must not be written into another run's directory.
         self.lock.check(self.run)?;
         self.latest.clone_from(&validation);

@@ -20,7 +20,7 @@ use crate::report::files;
 use crate::run::directory;
 use crate::train::best::{Judge, Judged};
 use crate::train::log::{Log, Samples};
-use crate::train::{Trainer, ValidMetric, Validation};
+use crate::train::{Trainer, Validation};
 
 /// What the final model may be made of.
 enum Source {
@@ -225,9 +225,7 @@ impl RunCallbacks<'_> {
         let (model, step) = (trainer.model, trainer.state.step);
         for candidate in candidates.iter_mut().filter(|candidate| candidate.judged.is_none()) {
             self.fill(&candidate.source, last, trainer)?;
-            let is_judged = trainer.valid.metric == ValidMetric::Comet;
-            let evaluator = &mut trainer.evaluator();
-            let validation = validator.score_alone(model, evaluator, is_judged, self.stop, None)?;
+            let validation = validator.judge(model, &mut trainer.evaluator(), self.stop)?;
             let Some(validation) = validation else { return Ok(false) };
             candidate.judged = Some(validation.judged(step));
             candidate.validation = Some(validation);
@@ -277,14 +275,7 @@ impl RunCallbacks<'_> {
     ) -> Result<Option<Validation>> {
         let Some(validator) = &self.validator else { return Ok(None) };
         let model = trainer.model;
-        let with_comet = trainer.valid.wants_comet(None);
-        let evaluator = &mut trainer.evaluator();
-        let Some(validation) = validation else {
-            return validator.score(model, evaluator, with_comet, self.stop, None);
-        };
-        let validation = if with_comet { validator.with_comet(validation, self.stop)? } else { Some(validation) };
-        let Some(validation) = validation else { return Ok(None) };
-        validator.with_monitored(validation, model, evaluator, with_comet, self.stop, None)
+        validator.score_final(validation, model, &mut trainer.evaluator(), self.stop)
     }
 
     /// Tells of the final model, and logs it.

@@ -229,8 +229,7 @@ impl Callbacks for Follower<'_> {
         number: u64,
     ) -> Result<Option<Validation>> {
         let Some(validator) = &self.validator else { return Ok(Some(Validation::default())) };
-        let with_comet = self.config.valid.wants_comet(Some(number));
-        validator.score(model, evaluator, with_comet, self.stop, Some(self.group))
+        validator.score(model, evaluator, number, self.stop, Some(self.group))
     }
 
     fn differ(&self, a: &[u32], b: &[u32]) -> bool {

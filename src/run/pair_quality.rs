@@ -58,26 +58,20 @@ impl PairJudge {
             )));
             return Ok(None);
         }
-        let (started, pairs) = (Instant::now(), corpus.len() - entry.scored());
+        let (started, mut done) = (Instant::now(), entry.scored());
+        let (new, all) = (corpus.len() - done, corpus.len());
+        let (name, model) = (name.display(), &self.model.found.name);
         (preparation.tell)(Notice::Info(format!(
-            "QE: {pairs} pairs of {}, by {}",
-            name.display(),
-            self.model.found.name
+            "QE: {new} of {all} pairs of {name} have no scores, {model} gives them"
         )));
         let shown = (preparation.meter)(corpus.len() as u64);
         let progress = |done: usize| {
             shown(done as u64);
             preparation.stop()
         };
-        let mut done = corpus.len() - pairs;
         let mut score = |pairs: &[[String; 2]]| {
-            let text = |side: Side, line: &String| {
-                let tokenizer = tokenizers.side(side);
-                // A tag at the beginning is no part of the text.
-                tokenizer.plain(line[tokenizer.leading(line).len()..].trim_start()).into_owned()
-            };
-            let sources: Vec<String> = pairs.iter().map(|[source, _]| text(Side::Source, source)).collect();
-            let targets: Vec<String> = pairs.iter().map(|[_, target]| text(Side::Target, target)).collect();
+            let sources: Vec<String> = pairs.iter().map(|[source, _]| tokenizers.source.readable(source)).collect();
+            let targets: Vec<String> = pairs.iter().map(|[_, target]| tokenizers.target.readable(target)).collect();
             let lines = Lines { sources: &sources, systems: &[&targets], references: &[] };
             let mut stopped = Ok(());
             let scores = self.model.model()?.scores_while(lines, |encoded, all| {
@@ -91,7 +85,7 @@ impl PairJudge {
         };
         let scores = entry.complete(corpus, &mut score, &progress, preparation.tell)?;
         let seconds = started.elapsed().as_secs_f64();
-        (preparation.tell)(Notice::Info(format!("scored {pairs} pairs in {seconds:.1} s")));
+        (preparation.tell)(Notice::Info(format!("scored {new} pairs in {seconds:.1} s")));
         Ok(Some(scores))
     }
 

@@ -190,7 +190,7 @@ impl<'a> Opened<'a> {
         resolved.config = init::stating_tokenizers(resolved.config, old, &data.tokenizers);
         resolved.config = init::stating_languages(resolved.config, &data.tokenizers);
         let validator = Validator::open(&resolved.config, &resolved.texts, &data.tokenizers, tell)?;
-        let with_model = |validator: Validator| validator.with_model(&resolved.config.valid, resolved.request.offline);
+        let with_model = |validator: Validator| validator.with_model(resolved.request.offline);
         let validator = validator.map(with_model).transpose()?;
         let text = compare::checksums(&data.corpus, validator.as_ref());
         if let Some(continued) = &continued

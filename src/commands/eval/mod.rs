@@ -14,7 +14,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::shared::output::Output;
-use crate::cli::{Common, EvalArgs, MetricArgs, ScoreFormat};
+use crate::cli::{Common, EvalArgs, ScoreFormat};
 use crate::console::{note, tell, warning};
 use crate::data::text::documents::Place;
 use crate::data::text::lines::{LineFile, read_lines};
@@ -23,6 +23,7 @@ use crate::data::{CorpusLocation, texts};
 use crate::device;
 use crate::error::{Error, Result};
 use crate::metrics::analysis::{self, Frequencies};
+use crate::metrics::pieces::PieceBleu;
 use crate::metrics::{BleuOptions, Statistics, TextMetric, bleu, resample};
 use crate::model_dir::trust;
 use comparison::Compared;
@@ -39,7 +40,14 @@ pub(super) fn run(args: &EvalArgs, common: &Common) -> Result<()> {
         warning("--score-only is for text: JSON and other formats are printed whole");
     }
     let bleu = args.metrics.bleu(args.sentence_level, &BleuOptions::default())?;
-    let metrics = args.metrics.chosen(pieces::bleu(args, bleu)?, &BleuOptions::default());
+    let pieces = pieces::load(args)?;
+    let of_words_or_pieces = |bleu: BleuOptions| -> Box<dyn TextMetric> {
+        match &pieces {
+            Some(pieces) => Box::new(PieceBleu::new(bleu, pieces.clone())),
+            None => Box::new(bleu),
+        }
+    };
+    let metrics = args.metrics.chosen(of_words_or_pieces(bleu), &BleuOptions::default());
     let test = Test::new(&args.significance);
     let pairs = test.is_paired() || args.significance.comet_compare;
     refuse_contradictions(args, common, &metrics, pairs)?;
@@ -52,9 +60,9 @@ pub(super) fn run(args: &EvalArgs, common: &Common) -> Result<()> {
         device::set_threads(common.threads.unwrap_or(0))?;
         let set = test_set::score_files(args)?;
         // A file may have several.
-        refuse_alone(pairs, set.systems.len())?;
+        refuse_one_system(pairs, set.systems.len())?;
         if set.systems.len() > 1 {
-            refuse_together(args, common)?;
+            refuse_several_scores(args, common)?;
         }
         set
     } else if pairs {
@@ -63,11 +71,10 @@ pub(super) fn run(args: &EvalArgs, common: &Common) -> Result<()> {
         test_set::translate_together(args, &args.models, translates, common)?
     };
     let bleu = args.metrics.bleu(args.sentence_level, &set.scoring)?;
-    let metrics = args.metrics.chosen(pieces::bleu(args, bleu)?, &set.scoring);
+    let metrics = args.metrics.chosen(of_words_or_pieces(bleu), &set.scoring);
     let of_models = neural.into_iter().map(|wanted| wanted.score(&set)).collect::<Result<Vec<_>>>()?;
     let TestSet { sources, references, systems, places, perplexity, training, target, scoring } = set;
-    let has_pieces = args.metrics.tokenize.as_deref().is_some_and(|name| MetricArgs::PIECES.contains(&name));
-    if !args.metrics.force && !has_pieces && metrics.iter().any(|metric| metric.key() == "bleu") {
+    if !args.metrics.force && pieces.is_none() && metrics.iter().any(|metric| metric.key() == "bleu") {
         warn(&bleu, &systems, &references);
     }
     let case_note = args.metrics.case_note(&scoring, systems.len());
@@ -113,19 +120,19 @@ fn refuse_contradictions(args: &EvalArgs, common: &Common, metrics: &[Box<dyn Te
         return Err(Error::usage("--comet-compare without --comet or --qe").help("add the metric that is to compare"));
     }
     if args.hyp.is_empty() {
-        refuse_alone(pairs, args.models.model.len())?;
+        refuse_one_system(pairs, args.models.model.len())?;
     }
     if args.metrics.ppl && metrics.is_empty() && args.metrics.neural() == 0 && !args.report {
         perplexity::refuse_idle(args)?;
     }
     if metrics.len() + args.metrics.neural() > 1 || args.hyp.len() > 1 {
-        refuse_together(args, common)?;
+        refuse_several_scores(args, common)?;
     }
     Ok(())
 }
 
 /// Refuses a paired test, if there is one, of one system.
-fn refuse_alone(is_paired: bool, systems: usize) -> Result<()> {
+fn refuse_one_system(is_paired: bool, systems: usize) -> Result<()> {
     if !is_paired || systems > 1 {
         return Ok(());
     }
@@ -134,7 +141,7 @@ fn refuse_alone(is_paired: bool, systems: usize) -> Result<()> {
 }
 
 /// Refuses to print several scores of a sentence.
-fn refuse_together(args: &EvalArgs, common: &Common) -> Result<()> {
+fn refuse_several_scores(args: &EvalArgs, common: &Common) -> Result<()> {
     if !args.sentence_level || common.json {
         return Ok(());
     }

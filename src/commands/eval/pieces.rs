@@ -1,17 +1,17 @@
 //! `--tokenize` with a SentencePiece model.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
 
 use crate::cli::{EvalArgs, MetricArgs};
 use crate::data::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
-use crate::file;
-use crate::limits;
-use crate::metrics::pieces::PieceBleu;
-use crate::metrics::{BleuOptions, TextMetric};
-use sha2::{Digest, Sha256};
+use crate::metrics::pieces::{NAMES, Pieces};
+use crate::{file, limits};
 
-/// A model that sacrebleu knows by name.
+/// A model that sacrebleu knows by name. The first is also that of `spm`, without a file.
 struct Known {
     name: &'static str,
     /// Its file among those of sacrebleu.
@@ -33,34 +33,25 @@ const KNOWN: [Known; 3] = [
     },
 ];
 
-/// Any model; alone, as in sacrebleu, that of FLORES-101.
-const ANY: &str = "spm";
-
-/// BLEU with these options, of pieces if the flags ask for them.
+/// The model whose pieces BLEU takes for words, if the flags ask for one.
 ///
 /// # Errors
 /// The model is not there, or is damaged.
-pub(super) fn bleu(args: &EvalArgs, options: BleuOptions) -> Result<Box<dyn TextMetric>> {
+pub(super) fn load(args: &EvalArgs) -> Result<Option<Arc<Pieces>>> {
     let MetricArgs { tokenize, tokenize_model: model, .. } = &args.metrics;
-    let Some(name) = tokenize.as_deref().filter(|name| MetricArgs::PIECES.contains(name)) else {
-        return match model {
-            None => Ok(Box::new(options)),
-            Some(_) => {
-                let error = Error::usage("--tokenize-model is for a tokenizer that needs a model");
-                Err(error.help(format!("give --tokenize {} as well", MetricArgs::PIECES.join(" or "))))
-            }
-        };
+    let Some(name) = tokenize.as_deref().filter(|name| NAMES.contains(name)) else {
+        if model.is_none() {
+            return Ok(None);
+        }
+        let error = Error::usage("--tokenize-model is for a tokenizer that needs a model");
+        return Err(error.help(format!("give --tokenize {} as well", NAMES.join(" or "))));
     };
     if args.report {
         let error = Error::usage(format!("--report compares words, and --tokenize {name} finds pieces of words"));
         return Err(error.help("leave one of them out"));
     }
-    let known = KNOWN.iter().find(|known| known.name == name || (name == ANY && known.name == KNOWN[0].name));
-    let file = match (model, known) {
-        (Some(file), _) => file.clone(),
-        (None, Some(known)) => of_sacrebleu(name, known)?,
-        (None, None) => return Err(Error::usage(format!("--tokenize {name} needs --tokenize-model FILE"))),
-    };
+    let known = KNOWN.iter().find(|known| known.name == name).unwrap_or(&KNOWN[0]);
+    let file = model.clone().map_or_else(|| of_sacrebleu(name, known), Ok)?;
     let read = |error| Error::io("read the SentencePiece model", &file, error);
     let bytes = file::read_at_most(&file, limits::SENTENCEPIECE_BYTES as u64).map_err(read)?;
     let digest = format!("{:x}", Sha256::digest(&bytes));
@@ -70,13 +61,9 @@ pub(super) fn bleu(args: &EvalArgs, options: BleuOptions) -> Result<Box<dyn Text
         let error = Error::failure("this is no SentencePiece model").at(&file);
         return Err(error.help(help));
     }
-    let name = match (name, model) {
-        // Scores of other models are other scores, and nothing says that it is the model of that name.
-        (_, Some(_)) => format!("{name}-{}", &digest[..8]),
-        (ANY, None) => KNOWN[0].name.to_owned(),
-        _ => name.to_owned(),
-    };
-    Ok(Box::new(PieceBleu::new(options, name, Box::new(move |line| tokenizer.pieces(line)))))
+    // Nothing says that a file is the model of that name, and scores of other models are other scores.
+    let name = if model.is_some() { format!("{name}-{}", &digest[..8]) } else { known.name.to_owned() };
+    Ok(Some(Arc::new(Pieces { name, split: Box::new(move |line| tokenizer.pieces(line)) })))
 }
 
 /// Where sacrebleu keeps a model.

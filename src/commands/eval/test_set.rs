@@ -11,7 +11,7 @@ use crate::commands::shared::languages;
 use crate::commands::shared::output::{Replacement, refuse_inputs, refuse_unwritable};
 use crate::commands::shared::suspicious::SuspiciousLines;
 use crate::commands::shared::test_set::{
-    OwnSet, Text, Version, align, as_scored, check_counts, nothing_to_score, read_versions,
+    OwnSet, TestText, Text, align, as_scored, check_counts, nothing_to_score, read_versions,
 };
 use crate::commands::shared::{decoding, model, tags};
 use crate::console::{Counted, note, progress_bar, tell, warning};
@@ -60,7 +60,7 @@ pub(super) fn score_files(args: &EvalArgs) -> Result<TestSet> {
         let error = Error::usage("--src is not needed to score the translations given with --hyp");
         return Err(error.help("leave it out, or give --report, --comet or --qe"));
     }
-    let read = |paths: &[PathBuf], part: Part| -> Result<Vec<Version>> {
+    let read = |paths: &[PathBuf], part: Part| -> Result<Vec<TestText>> {
         let versions = paths.iter().map(|path| read_versions(path, part)).collect::<Result<Vec<_>>>()?;
         Ok(versions.into_iter().flatten().collect())
     };
@@ -68,7 +68,7 @@ pub(super) fn score_files(args: &EvalArgs) -> Result<TestSet> {
     let mut sources = read(args.set.src.as_slice(), Part::Sources)?;
     let mut systems = read(&args.hyp, Part::Translations)?;
     let places = align(&mut [&mut sources, &mut references, &mut systems])?;
-    let scored = |version: &Version| {
+    let scored = |version: &TestText| {
         if version.lines.byte_order_mark {
             let name = shown_name(&version.path).display();
             warning(format_args!(
@@ -97,9 +97,9 @@ pub(super) fn score_files(args: &EvalArgs) -> Result<TestSet> {
         }
         Ok(lines)
     };
-    let source = |version: &Version| aligned(&version.path, as_scored(&version.lines));
+    let source = |version: &TestText| aligned(&version.path, as_scored(&version.lines));
     let source = sources.first().map(source).transpose()?;
-    let system = |version: &Version| Ok((version.name(), aligned(&version.path, scored(version))?));
+    let system = |version: &TestText| Ok((version.name(), aligned(&version.path, scored(version))?));
     let systems: Vec<System> = systems.iter().map(system).collect::<Result<_>>()?;
     if let (Some((name, lines)), true) = (systems.first(), references.is_empty())
         && lines.is_empty()
@@ -155,7 +155,7 @@ pub(super) fn translate_apart(args: &EvalArgs, common: &Common) -> Result<TestSe
             ModelsArgs { model: vec![model.clone()], checkpoint: args.models.checkpoint.clone(), weights: Vec::new() };
         let (name, task) = (model.display().to_string(), Task::find(args, &models, knows_tag, common)?);
         if let Some((first, of_first)) = tasks.first()
-            && of_first.plain_text() != task.plain_text()
+            && (of_first.sources(), of_first.references()) != (task.sources(), task.references())
         {
             let what = format!("{name} has a different test set from {first}");
             return Err(Error::usage(what).help("name one test set for all with --src and --ref"));
@@ -248,16 +248,20 @@ impl Task {
         Ok(Self { model, others, options, text })
     }
 
-    /// Sources and references as a reader would see them.
-    fn plain_text(&self) -> (Vec<String>, Vec<Vec<String>>) {
-        let tokenizers = &self.model.tokenizers;
-        let references = self.text.references.iter().map(|lines| plain(&tokenizers.target, lines)).collect();
-        (plain(&tokenizers.source, &self.text.sources), references)
+    /// Sources as a reader would see them, but with tags, which another model may take for text.
+    fn sources(&self) -> Vec<String> {
+        plain(&self.model.tokenizers.source, &self.text.sources)
+    }
+
+    /// References as a reader would see them.
+    fn references(&self) -> Vec<Vec<String>> {
+        self.text.references.iter().map(|lines| plain(&self.model.tokenizers.target, lines)).collect()
     }
 
     /// Translates the text if translations are wanted, and computes the perplexity that the flags ask for.
     fn translate(self, args: &EvalArgs, translations_wanted: bool, common: &Common) -> Result<TestSet> {
-        let (sources, references) = self.plain_text();
+        let references = self.references();
+        let sources = self.text.sources.iter().map(|line| self.model.tokenizers.source.readable(line)).collect();
         let Self { model, others, options, text } = self;
         let translator = decoding::translator_with_flags(&model, &others, &args.models.weights, &args.decode, common)?;
         let tagged = with_tag(text.tag.as_deref(), text.sources);

@@ -87,12 +87,12 @@ impl Text {
             CorpusLocation::Files { .. } => {
                 let of_file = |path: &PathBuf| read_versions(path, Part::References);
                 let versions = reference.iter().map(of_file).collect::<Result<Vec<_>>>()?;
-                let mut versions: Vec<Version> = versions.into_iter().flatten().collect();
+                let mut versions: Vec<TestText> = versions.into_iter().flatten().collect();
                 let mut sources = read_versions(&source, Part::Sources)?;
                 places = align(&mut [&mut sources, &mut versions])?;
                 let predicted = versions.first().map(|version| as_trained(&version.lines)).unwrap_or_default();
                 // As in validation, a byte order mark is no part of the text.
-                let of_version = |version: Version| (version.path, version.lines.iter().map(trimmed).collect());
+                let of_version = |version: TestText| (version.path, version.lines.iter().map(trimmed).collect());
                 let sources = sources.first().map(|version| as_trained(&version.lines)).unwrap_or_default();
                 (sources, versions.into_iter().map(of_version).collect(), predicted)
             }
@@ -122,7 +122,7 @@ pub(crate) fn nothing_to_score(file: &Path) -> Error {
 }
 
 /// Lines of a test set: a file, or of a file in XML or SGML the sources, a translator's or a system's.
-pub(crate) struct Version {
+pub(crate) struct TestText {
     /// The file, as it was named; with several versions, with `#` and its own name behind.
     pub(crate) path: PathBuf,
     /// The system's name, if the file says one.
@@ -132,7 +132,7 @@ pub(crate) struct Version {
     segments: Option<documents::Version>,
 }
 
-impl Version {
+impl TestText {
     /// The name of a system.
     pub(crate) fn name(&self) -> String {
         self.name.clone().unwrap_or_else(|| self.path.display().to_string())
@@ -144,7 +144,7 @@ const OF_FILE: char = '#';
 
 /// The versions of a part of a test set that a file has, or stdin. Of a file of lines, there is one; of one in XML or
 /// SGML, all of this part, or the one that is named behind a `#`.
-pub(crate) fn read_versions(path: &Path, part: Part) -> Result<Vec<Version>> {
+pub(crate) fn read_versions(path: &Path, part: Part) -> Result<Vec<TestText>> {
     let text = path.to_str().unwrap_or_default();
     let named = text.match_indices(OF_FILE).map(|(at, _)| (Path::new(&text[..at]), &text[at + 1..]));
     // Both the file and the name may have such characters.
@@ -163,7 +163,7 @@ pub(crate) fn read_versions(path: &Path, part: Part) -> Result<Vec<Version>> {
             if let Some(odd) = lines.returns() {
                 warning(returns::warning(shown_name(path), odd));
             }
-            return Ok(vec![Version { path: path.to_path_buf(), name: None, lines, segments: None }]);
+            return Ok(vec![TestText { path: path.to_path_buf(), name: None, lines, segments: None }]);
         }
         TestFile::Versions(all) => all,
     };
@@ -200,7 +200,7 @@ pub(crate) fn read_versions(path: &Path, part: Part) -> Result<Vec<Version>> {
         let of_name = name.as_ref().filter(|_| !is_alone).map(|name| format!("{}{OF_FILE}{name}", file.display()));
         let path = of_name.map_or_else(|| file.to_path_buf(), PathBuf::from);
         let lines = joined(&path, version.segments.iter().map(|(_, text)| text))?;
-        Ok(Version { path, name, lines, segments: Some(version) })
+        Ok(TestText { path, name, lines, segments: Some(version) })
     };
     found.into_iter().map(version).collect()
 }
@@ -212,7 +212,7 @@ fn joined<'a>(path: &Path, lines: impl Iterator<Item = &'a String>) -> Result<Li
 /// Puts the versions of a test set that are of XML or SGML into one order, that of the longest of the first part that
 /// has some. Those of references or systems that are not like it are left out, with a warning, if others are. Returns
 /// the places of the segments, if they are known.
-pub(crate) fn align(parts: &mut [&mut Vec<Version>]) -> Result<Vec<Place>> {
+pub(crate) fn align(parts: &mut [&mut Vec<TestText>]) -> Result<Vec<Place>> {
     let longest = parts.iter().find_map(|part| {
         let all = part.iter().filter_map(|version| version.segments.as_ref());
         // The first of those that are as long.

@@ -256,6 +256,11 @@ impl Tokenizer {
         self.engine.plain(text)
     }
 
+    /// A line as a reader would see it: as [`Tokenizer::plain`], and without the tag or symbols at its beginning.
+    pub fn readable(&self, line: &str) -> String {
+        self.plain(line[self.leading(line).len()..].trim_start()).into_owned()
+    }
+
     /// How the vocabulary differs from another one, if it does.
     pub fn difference(&self, other: &Self) -> Option<String> {
         let sizes = [self, other].map(Self::vocab_size);

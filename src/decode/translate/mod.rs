@@ -134,10 +134,8 @@ impl Translator {
         let mut translations: Vec<Translation> = parts.into_iter().map(translation).collect();
         if let Some(rerank) = options.rerank {
             let source = &self.readers[0].tokenizers().source;
-            let without_tags =
-                |line: &'_ S| line.as_ref()[source.leading(line.as_ref()).len()..].trim_start().to_owned();
-            let lines: Vec<String> = lines.iter().map(without_tags).collect();
-            rerank.choose(&mut translations, &lines, self.judge.as_deref())?;
+            let sources: Vec<String> = lines.iter().map(|line| source.readable(line.as_ref())).collect();
+            rerank.choose(&mut translations, &sources, self.judge.as_deref())?;
         }
         Ok(Some(translations))
     }

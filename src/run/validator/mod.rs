@@ -16,7 +16,7 @@ use crate::model_dir::Tell;
 use crate::ranks::group::Group;
 use crate::train::evaluate::Evaluator;
 use crate::train::{ValidConfig, ValidMetric, Validation};
-use set::{ScoredSet, comet};
+use set::ScoredSet;
 pub use warnings::normalisation_warning;
 
 /// How BLEU is computed for a model's translations, in validation and as the default elsewhere.
@@ -29,6 +29,7 @@ pub fn scoring(config: &Config, tokenizers: &Tokenizers) -> BleuOptions {
 pub struct Validator {
     set: ScoredSet,
     monitored: Vec<(String, ScoredSet)>,
+    config: ValidConfig,
     comet: Option<OnDemand>,
 }
 
@@ -44,18 +45,18 @@ impl Validator {
             set.samples = 0;
             Ok((name.clone(), set))
         });
-        Ok(Some(Self { set, monitored: monitored.collect::<Result<_>>()?, comet: None }))
+        Ok(Some(Self { set, monitored: monitored.collect::<Result<_>>()?, config: config.valid.clone(), comet: None }))
     }
 
     /// With the model of COMET that the configuration names, if it wants one.
     ///
     /// # Errors
     /// It cannot be found or fetched, or is none that compares with references.
-    pub fn with_model(self, config: &ValidConfig, offline: bool) -> Result<Self> {
-        if !config.wants_comet(None) {
+    pub fn with_model(self, offline: bool) -> Result<Self> {
+        if !self.config.wants_comet(None) {
             return Ok(self);
         }
-        let found = Found::with_references("valid.comet_model", &config.comet_model, offline)?;
+        let found = Found::with_references("valid.comet_model", &self.config.comet_model, offline)?;
         Ok(Self { comet: Some(OnDemand::new(found, ComputeType::F32)), ..self })
     }
 
@@ -69,58 +70,83 @@ impl Validator {
         &self.set.references
     }
 
-    /// The scores of all sets; `None` if a signal stops it. If the loss on the validation set is not finite, nothing
+    /// The model, if COMET is computed at this validation ([`ValidConfig::wants_comet`]).
+    fn comet_at(&self, number: Option<u64>) -> Option<&OnDemand> {
+        self.comet.as_ref().filter(|_| self.config.wants_comet(number))
+    }
+
+    /// The scores of all sets at the validation of this number; `None` if a signal stops it. If the loss on the validation set is not finite, nothing
     /// else is computed. The ranks of a group, all of which call it, share the work; only rank 0 gets the translations
     /// and what is shown of them, and computes COMET.
     pub fn score(
         &self,
         model: &Transformer,
         evaluator: &mut Evaluator<'_>,
-        with_comet: bool,
+        number: u64,
         stop: &dyn Stop,
         group: Option<&Group>,
     ) -> Result<Option<Validation>> {
-        let validation = self.score_alone(model, evaluator, with_comet, stop, group)?;
-        let Some(validation) = validation else { return Ok(None) };
-        self.with_monitored(validation, model, evaluator, with_comet, stop, group)
+        let comet = self.comet_at(Some(number));
+        let Some(validation) = self.set.score(model, evaluator, comet, stop, group)? else { return Ok(None) };
+        self.with_monitored(validation, model, evaluator, comet, stop, group)
     }
 
-    /// As [`Validator::score`], of the validation set alone, whose scores decide.
-    pub fn score_alone(
+    /// Only the scores of the validation set that decide which model is the best.
+    pub fn judge(
         &self,
         model: &Transformer,
         evaluator: &mut Evaluator<'_>,
-        with_comet: bool,
         stop: &dyn Stop,
-        group: Option<&Group>,
     ) -> Result<Option<Validation>> {
-        self.set.score(model, evaluator, self.comet.as_ref().filter(|_| with_comet), stop, group)
+        let comet = self.comet.as_ref().filter(|_| self.config.metric == ValidMetric::Comet);
+        self.set.score(model, evaluator, comet, stop, None)
     }
 
-    /// A validation with COMET, if it has none; `None` if a signal stops it.
-    pub fn with_comet(&self, mut validation: Validation, stop: &dyn Stop) -> Result<Option<Validation>> {
-        let has_it = validation.scores.iter().any(|score| score.key == comet().key);
-        let Some(metric) = self.comet.as_ref().filter(|_| !has_it && validation.loss.is_finite()) else {
+    /// All scores of the final model; of `judged`, what [`Validator::judge`] or [`Validator::score`] has found already.
+    pub fn score_final(
+        &self,
+        judged: Option<Validation>,
+        model: &Transformer,
+        evaluator: &mut Evaluator<'_>,
+        stop: &dyn Stop,
+    ) -> Result<Option<Validation>> {
+        let comet = self.comet_at(None);
+        let validation = match judged {
+            Some(judged) => self.with_comet(judged, comet, stop)?,
+            None => self.set.score(model, evaluator, comet, stop, None)?,
+        };
+        let Some(validation) = validation else { return Ok(None) };
+        self.with_monitored(validation, model, evaluator, comet, stop, None)
+    }
+
+    /// A validation with COMET, if it has none.
+    fn with_comet(
+        &self,
+        mut validation: Validation,
+        comet: Option<&OnDemand>,
+        stop: &dyn Stop,
+    ) -> Result<Option<Validation>> {
+        let has_it = validation.scores.iter().any(|score| score.key == set::comet().key);
+        let Some(comet) = comet.filter(|_| !has_it && validation.loss.is_finite()) else {
             return Ok(Some(validation));
         };
         let texts = std::mem::take(&mut validation.translations);
-        let is_whole = self.set.add_comet(&mut validation, &texts, metric, &|| stop.stop().is_some())?;
+        let is_whole = self.set.add_comet(&mut validation, &texts, comet, &|| stop.stop().is_some())?;
         validation.translations = texts;
         Ok(is_whole.then_some(validation))
     }
 
-    /// What [`Validator::score_alone`] has given for this model, with the scores of the sets that are monitored.
-    pub fn with_monitored(
+    /// A validation with the scores of the sets that are monitored.
+    fn with_monitored(
         &self,
         mut validation: Validation,
         model: &Transformer,
         evaluator: &mut Evaluator<'_>,
-        with_comet: bool,
+        comet: Option<&OnDemand>,
         stop: &dyn Stop,
         group: Option<&Group>,
     ) -> Result<Option<Validation>> {
         validation.monitored.clear();
-        let comet = self.comet.as_ref().filter(|_| with_comet);
         for (name, set) in self.monitored.iter().filter(|_| validation.loss.is_finite()) {
             let Some(scores) = set.score(model, evaluator, comet, stop, group)? else { return Ok(None) };
             let scores = Validation { translations: Vec::new(), ..scores };
@@ -138,7 +164,7 @@ impl Validator {
         match self.set.metric {
             ValidMetric::Bleu => of_counts(&self.set.bleu),
             ValidMetric::Chrf => of_counts(&self.set.chrf),
-            ValidMetric::Comet => differ(&comet(), &|lines| {
+            ValidMetric::Comet => differ(&set::comet(), &|lines| {
                 let scores: Vec<f64> = lines.iter().map(|bits| f64::from(f32::from_bits(*bits))).collect();
                 Statistics::from_scores(&scores, 1)
             }),

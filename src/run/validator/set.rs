@@ -193,10 +193,7 @@ impl ScoredSet {
         metric: &OnDemand,
         stops: &dyn Fn() -> bool,
     ) -> Result<bool> {
-        let source = &self.tokenizers.source;
-        // A tag at the beginning is no part of the text.
-        let text = |line: &String| source.plain(line[source.leading(line).len()..].trim_start()).into_owned();
-        let sources: Vec<String> = self.sources.iter().map(text).collect();
+        let sources: Vec<String> = self.sources.iter().map(|line| self.tokenizers.source.readable(line)).collect();
         let references = std::slice::from_ref(&self.references);
         let lines = Lines { sources: &sources, systems: &[texts], references };
         let Some(scores) = metric.model()?.scores_while(lines, |_, _| !stops())? else { return Ok(false) };

@@ -111,3 +111,17 @@ fn what_can_be_no_symbol_is_refused() {
     let file = with_symbols(false, &["<2de>", "<2fr>", "<ent>"]).json().replace("\"<ent>\":", "\"<net>\":");
     assert!(Tokenizer::from_json(file).unwrap().pieces("<ent>").len() > 1, "it is the library's to read");
 }
+
+/// Models of other programs, such as COMET's, get neither tags nor the joints of text that is split.
+#[test]
+fn a_reader_sees_neither_tags_at_the_beginning_nor_joints() {
+    for (line, readable) in
+        [("<2de> A man", "A man"), ("<2de>  [ENT] A <2de>", "A <2de>"), ("A man", "A man"), ("", "")]
+    {
+        assert_eq!(SYMBOLIC.readable(line), readable, "{line}");
+    }
+    let mut text = TextCounts::default();
+    text.add("l@@ ow@@ er low");
+    let split = Tokenizer::from_pieces(&[(&text, None)], 100).unwrap().remove(0);
+    assert_eq!(split.readable("l@@ ow@@ er low"), "lower low");
+}
