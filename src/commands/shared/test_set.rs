@@ -167,22 +167,16 @@ pub(crate) fn read_versions(path: &Path, part: Part) -> Result<Vec<TestText>> {
         }
         TestFile::Versions(all) => all,
     };
-    let names = |all: &[documents::Version]| -> String {
-        let name = |version: &documents::Version| quoted(&version.name).to_string();
-        all.iter()
-            .filter(|version| version.part == part && !version.name.is_empty())
-            .map(name)
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
     let is_wanted =
-        |version: &&documents::Version| version.part == part && wanted.is_none_or(|wanted| version.name == wanted);
-    let found: Vec<documents::Version> = all.iter().filter(is_wanted).cloned().collect();
+        |version: &documents::Version| version.part == part && wanted.is_none_or(|wanted| version.name == wanted);
+    let (found, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_wanted);
     if found.is_empty() {
+        let mut of_part = others.iter().filter(|version| version.part == part).peekable();
         let error = match wanted {
-            Some(wanted) if all.iter().any(|version| version.part == part) => {
+            Some(wanted) if of_part.peek().is_some() => {
                 let what = format!("the test set has no {} by {}", part.name(), quoted(wanted));
-                Error::failure(what).help(match names(&all).as_str() {
+                let names: Vec<_> = of_part.filter(|it| !it.name.is_empty()).map(|it| quoted(&it.name)).collect();
+                Error::failure(what).help(match names.join(", ").as_str() {
                     "" => "they have no name there: name the file alone".to_owned(),
                     names => format!("it has those by {names}"),
                 })

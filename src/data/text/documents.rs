@@ -114,32 +114,24 @@ pub fn read(text: &str, path: &Path) -> Result<Vec<Version>> {
 
 /// SGML with `<` escaped in segments: there it may stand for itself. Of XML, the text as it is.
 fn sgml_escaped(text: &str) -> Cow<'_, str> {
-    let lower = text.to_ascii_lowercase();
-    let begins = |at: usize| {
-        let after = lower[at..].find("<seg").map(|found| at + found + 4)?;
-        Some(if lower[after..].starts_with(|c: char| c == '>' || c.is_whitespace()) { Ok(after) } else { Err(after) })
-    };
-    let Some(head) = lower.find("<seg") else { return Cow::Borrowed(text) };
-    if lower[..head].contains("<?xml") || lower[..head].contains("<dataset") {
+    /// Tags that end a segment, whose own end tag may be left out.
+    const ENDS: [&str; 8] = ["/seg", "seg", "/p", "/hl", "/doc", "/srcset", "/refset", "/tstset"];
+    let head = text.split("<seg").next().unwrap_or_default();
+    if text.starts_with("<?xml") || head.contains("<dataset") {
         return Cow::Borrowed(text);
     }
-    let (mut escaped, mut done) = (String::with_capacity(text.len()), 0);
-    while let Some(found) = begins(done) {
-        let after = match found {
-            Ok(after) => lower[after..].find('>').map_or(text.len(), |end| after + end + 1),
-            Err(after) => after,
-        };
-        escaped.push_str(&text[done..after]);
-        done = after;
-        if found.is_ok() {
-            // Its end tag may be left out.
-            let ends = ["</seg", "<seg", "</p>", "</hl>", "</doc"].into_iter();
-            let end = ends.filter_map(|end| lower[after..].find(end)).min().map_or(text.len(), |end| after + end);
-            escaped.push_str(&text[after..end].replace('<', "&lt;"));
-            done = end;
-        }
+    let mut parts = text.split('<');
+    let mut escaped = parts.next().unwrap_or_default().to_owned();
+    let mut in_segment = false;
+    for part in parts {
+        let is_of_name = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b'/';
+        let length = part.bytes().take_while(|byte| is_of_name(byte)).count();
+        let is_tag = |tag: &&str| part[..length].eq_ignore_ascii_case(tag);
+        let is_text = in_segment && !ENDS.iter().any(is_tag);
+        escaped.push_str(if is_text { "&lt;" } else { "<" });
+        escaped.push_str(part);
+        in_segment = is_text || is_tag(&"seg");
     }
-    escaped.push_str(&text[done..]);
     Cow::Owned(escaped)
 }
 
