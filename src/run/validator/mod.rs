@@ -75,9 +75,10 @@ impl Validator {
         self.comet.as_ref().filter(|_| self.config.wants_comet(number))
     }
 
-    /// The scores of all sets at the validation of this number; `None` if a signal stops it. If the loss on the validation set is not finite, nothing
-    /// else is computed. The ranks of a group, all of which call it, share the work; only rank 0 gets the translations
-    /// and what is shown of them, and computes COMET.
+    /// The scores of all sets at the validation of this number; `None` if a signal stops it.
+    ///
+    /// If the loss on the validation set is not finite, nothing else is computed. The ranks of a group, all of which
+    /// call it, share the work. Only rank 0 gets the translations and what is shown of them, and computes COMET.
     pub fn score(
         &self,
         model: &Transformer,
