@@ -95,7 +95,7 @@ fn library_backend(model: &Transformer) -> Result<Box<dyn Backend>, Box<dyn Erro
     let queue = mt::gpu::cuda::Cuda::on(model.parameters().device())?;
     let mut engine = mt::gpu::Engine::new(model, queue, model.parameters().compute())?;
     engine.use_library();
-    Ok(Box::new(mt::train::backend::OnGpu::new(engine, None)))
+    Ok(Box::new(mt::train::backend::OnGpu::new(engine)))
 }
 
 #[cfg(not(feature = "cuda"))]

@@ -55,8 +55,9 @@ pub struct MetricArgs {
         value_parser = Offered([&Tokenize::NAMES[..], &pieces::NAMES].concat())
     )]
     pub tokenize: Option<String>,
-    /// BLEU: the SentencePiece model of --tokenize [default: as sacrebleu keeps it, ~/.sacrebleu/models/…]
-    #[arg(long, value_name = "FILE", requires = "tokenize", help_heading = "Metrics")]
+    /// BLEU: the SentencePiece model of --tokenize [default: as sacrebleu keeps it, ~/.sacrebleu/models/…], or the
+    /// folder of MeCab's dictionary
+    #[arg(long, value_name = "PATH", requires = "tokenize", help_heading = "Metrics")]
     pub tokenize_model: Option<PathBuf>,
     /// BLEU: ignore case; always on for a model that writes lower case
     #[arg(long, help_heading = "Metrics")]

@@ -50,13 +50,17 @@ use crate::ops::optimizer::{AdamStep, Counts, Outcome, Trained, no_outcome};
 use crate::ranks::Communicator;
 use arena::Arena;
 use launch::{AdamArgument, Kernels};
-use nccl::Nccl;
+use nccl::{Nccl, Part};
 use pass::sums::Sums as ColumnSums;
 use plan::Plan;
-use queue::{Address, Number, Queue, Ticket};
+use queue::{Address, Mark, Number, Queue, Ticket};
 
 /// The widest heads that the kernels of attention take.
 const WIDEST_HEAD: usize = 512;
+
+/// The least bytes of gradients that are added up over the ranks at once, if a pass completes more: few enough to begin
+/// early, and enough to keep a network busy.
+pub const PART_BYTES: usize = 32 << 20;
 
 /// The other ranks of a data-parallel run.
 #[derive(Clone)]
@@ -69,12 +73,32 @@ pub enum Others {
 
 impl Others {
     /// Their collective operations.
-    pub fn communicator(self) -> Rc<dyn Communicator> {
+    pub fn communicator(&self) -> Rc<dyn Communicator> {
         match self {
-            Self::Host(others) => others,
-            Self::Device(others, _) => others,
+            Self::Host(others) => others.clone(),
+            Self::Device(others, _) => others.clone(),
         }
     }
+
+    /// The same, as long as these are there.
+    pub fn operations(&self) -> &dyn Communicator {
+        match self {
+            Self::Host(others) => &**others,
+            Self::Device(others, _) => &**others,
+        }
+    }
+}
+
+/// Gradients on their way to the other ranks, from GPU to GPU.
+struct Exchange {
+    /// The type that they travel in.
+    number: Number,
+    /// Where they are in that type.
+    at: Address,
+    /// The parts that are added up at once, from the last to the first, as backward completes them.
+    parts: Vec<Range<usize>>,
+    /// When the last pass has completed the first of these, as far as it did so before its end.
+    complete: Vec<Mark>,
 }
 
 /// A model's training passes on a device.
@@ -90,8 +114,8 @@ pub struct Engine {
     lasting: Arena,
     values: Address,
     gradients: Address,
-    /// The gradients in bf16, once they travel in that type.
-    travelling: Address,
+    /// With other ranks, if they are reached from the device.
+    exchange: Option<Exchange>,
     /// The values in the type of products.
     weights: Address,
     /// Fixed positions, or rotary angles.
@@ -132,6 +156,31 @@ struct Decision {
     is_made: u32,
 }
 
+impl Exchange {
+    /// Brings a part into the type that it travels in.
+    fn take(&self, part: &Range<usize>, gradients: Address, kernels: &Kernels) -> Result<()> {
+        if self.number == Number::F32 {
+            return Ok(());
+        }
+        kernels.to_bf16(self.at.plus(self.number.bytes(part.start)), gradients.plus(4 * part.start), part.len())
+    }
+
+    /// Adds up gradients and float64 numbers over all ranks.
+    fn sum(&mut self, others: &Nccl, gradients: Address, numbers: (Address, usize), kernels: &Kernels) -> Result<()> {
+        let complete: Vec<Mark> = std::mem::take(&mut self.complete);
+        for part in &self.parts[complete.len()..] {
+            self.take(part, gradients, kernels)?;
+        }
+        let marks = complete.into_iter().map(Some).chain(std::iter::repeat(None));
+        let place = |part: &Range<usize>| self.at.plus(self.number.bytes(part.start));
+        let parts = self.parts.iter().zip(marks);
+        let parts = parts.map(|(part, complete)| Part { at: place(part), count: part.len(), complete });
+        others.sum_on_device(&parts.collect::<Vec<_>>(), self.number, numbers)?;
+        let count = self.parts.first().map_or(0, |part| part.end);
+        if self.number == Number::F32 { Ok(()) } else { kernels.to_float(gradients, self.at, count) }
+    }
+}
+
 impl Engine {
     /// For a model whose parameters lie on the queue's device, with products in `compute` (float32 or bfloat16).
     pub fn new(model: &Transformer, queue: Arc<dyn Queue>, compute: DType) -> Result<Self> {
@@ -167,7 +216,7 @@ impl Engine {
             column_sums: ColumnSums::new(queue.clone()),
             values,
             gradients,
-            travelling: Address::NONE,
+            exchange: None,
             weights,
             table: at,
             totals: lasting.take(size_of::<Totals>())?,
@@ -181,6 +230,19 @@ impl Engine {
             model: model.clone(),
             queue,
         })
+    }
+
+    /// Prepares for gradients that travel from GPU to GPU, in this type. A part of them that is added up at once has at
+    /// least so many bytes of float32, if it is not the last.
+    ///
+    /// # Errors
+    /// There is no memory for gradients in another type.
+    pub fn exchange_in(&mut self, number: Number, part_bytes: usize) -> Result<()> {
+        let count = self.model.parameters().values().elem_count();
+        let at = if number == Number::F32 { self.gradients } else { self.lasting.take(number.bytes(count))? };
+        let parts = self.plan.parts(count, part_bytes / 4);
+        self.exchange = Some(Exchange { number, at, parts, complete: Vec::new() });
+        Ok(())
     }
 
     /// Leaves all products to the queue's library, for comparisons: otherwise small ones in bfloat16 are computed by
@@ -218,6 +280,9 @@ impl Engine {
 
     /// Runs a batch forward and adds its losses to the sums; in training also backward, adding to the gradients.
     pub fn pass(&mut self, source: &Sequences, target: &Sequences, targets: &Targets, mode: &Mode) -> Result<()> {
+        if let Some(exchange) = &mut self.exchange {
+            exchange.complete.clear();
+        }
         let result = pass::run(self, source, target, targets, mode);
         match result {
             Ok(()) => self.arena.reset(),
@@ -249,6 +314,22 @@ impl Engine {
         of.iter().try_for_each(|range| self.queue.clear(self.gradients.plus(4 * range.start), 4 * range.len()))
     }
 
+    /// Notes that the gradients from `place` on are complete, if they travel from GPU to GPU. So one part after the other
+    /// gets ready for its journey, with the column sums that have waited.
+    fn note_complete(&mut self, place: usize) -> Result<()> {
+        let Some(exchange) = &mut self.exchange else { return Ok(()) };
+        // The last part is complete only at the end.
+        while let Some(part) = exchange.parts.get(exchange.complete.len())
+            && part.start >= place.max(1)
+        {
+            self.column_sums.add_up(&self.kernels)?;
+            exchange.take(part, self.gradients, &self.kernels)?;
+            let mark = self.queue.mark()?;
+            exchange.complete.push(mark);
+        }
+        Ok(())
+    }
+
     /// Adds the counts of this rank's share to the totals. Where there are other ranks, adds up the gradients and
     /// totals of all: on the device, or else on the host, which waits for the device and for them.
     pub fn reduce(&mut self, counts: Counts, others: Option<&Others>) -> Result<()> {
@@ -256,21 +337,12 @@ impl Engine {
         let at = self.totals.plus(std::mem::offset_of!(Totals, counts));
         self.queue.upload(bytes_of(&counts.to_numbers()), at)?;
         let count = self.model.parameters().values().elem_count();
-        let others = match others {
-            None => return Ok(()),
-            Some(Others::Device(others, Number::F32)) => {
-                return others.sum_on_device((self.gradients, Number::F32, count), (self.totals, NUMBERS));
+        let others = match (others, &mut self.exchange) {
+            (None, _) => return Ok(()),
+            (Some(Others::Device(others, _)), Some(exchange)) => {
+                return exchange.sum(others, self.gradients, (self.totals, NUMBERS), &self.kernels);
             }
-            Some(Others::Device(others, Number::Bf16)) => {
-                if self.travelling == Address::NONE {
-                    self.travelling = self.lasting.take(Number::Bf16.bytes(count))?;
-                }
-                let (own, travelling) = (self.gradients, self.travelling);
-                self.kernels.to_bf16(travelling, own, count)?;
-                others.sum_on_device((travelling, Number::Bf16, count), (self.totals, NUMBERS))?;
-                return self.kernels.to_float(own, travelling, count);
-            }
-            Some(Others::Host(others)) => others,
+            (Some(others), _) => others.operations(),
         };
         let mut totals = [0f64; NUMBERS];
         self.queue.download(self.totals, bytes_of_mut(&mut totals))?;

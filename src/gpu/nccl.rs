@@ -17,7 +17,7 @@ use std::time::Duration;
 
 pub use library::{Failed, Id, Library};
 
-use super::queue::{Address, Mark, Number, Queue, Ticket};
+use super::queue::{Address, Beside, Mark, Number, Queue, Ticket};
 use super::{bytes_of, bytes_of_mut};
 use crate::error::{Error, Result};
 use crate::ranks::{Communicator, Idle, Ranks};
@@ -39,6 +39,8 @@ pub type OnFailure = Box<dyn Fn(&Failed) + Send>;
 pub struct Nccl {
     handle: Handle,
     queue: Arc<dyn Queue>,
+    /// Where sums of gradients go on while the queue computes others.
+    beside: Box<dyn Beside>,
     ranks: Ranks,
     /// The machine of each rank.
     hosts: Vec<String>,
@@ -50,6 +52,16 @@ pub struct Nccl {
     /// The thread that asks for errors ends when the sender does.
     asks: Option<(Sender<()>, JoinHandle<()>)>,
     library: &'static Library,
+}
+
+/// Gradients that one operation adds up.
+pub struct Part {
+    /// Where they begin.
+    pub at: Address,
+    /// How many they are.
+    pub count: usize,
+    /// The mark of the queue after which they are complete; `None` if they are at the end of the queued work.
+    pub complete: Option<Mark>,
 }
 
 /// How long ranks work, and wait for others.
@@ -107,6 +119,7 @@ impl Nccl {
         let asks = thread.map_err(|error| Error::thread("watches NCCL", error))?;
         Ok(Self {
             handle,
+            beside: queue.beside()?,
             queue,
             ranks,
             hosts: hosts.to_vec(),
@@ -136,28 +149,40 @@ impl Nccl {
         queued.and(ended)
     }
 
-    fn add_up(&self, at: Address, count: usize, of: Type) -> Result<()> {
-        let (memory, stream) = (at.number() as *mut c_void, self.queue.stream()?);
+    fn add_up(&self, at: Address, count: usize, of: Type, stream: *mut c_void) -> Result<()> {
+        let memory = at.number() as *mut c_void;
         // SAFETY: the numbers are there; the sum may be where they were.
         self.check(unsafe { (self.library.all_reduce)(memory, memory, count, of as c_int, SUM, self.handle, stream) })
     }
 
-    /// Adds up gradients of a type and float64 numbers over all ranks, on the device, in place. Only queues it.
+    /// Adds up gradients of a type and float64 numbers over all ranks, on the device, in place. Only queues it: each
+    /// part is added up when it is complete, beside the work of the queue; what is queued from now on comes after all.
+    /// All ranks give the same parts, but need not know alike when these are complete.
     ///
     /// # Errors
     /// NCCL or the device has failed.
-    pub fn sum_on_device(&self, gradients: (Address, Number, usize), numbers: (Address, usize)) -> Result<()> {
+    pub fn sum_on_device(&self, parts: &[Part], number: Number, numbers: (Address, usize)) -> Result<()> {
         let mut timing = self.timing.borrow_mut();
         let own = timing.own(&*self.queue)?;
         let mut times = vec![[0f64; 2]; self.ranks.count];
         times[self.ranks.rank] = own;
         let came = self.queue.mark()?;
         self.queue.upload(bytes_of(&times), self.times)?;
+        let all_complete = self.queue.mark()?;
+        let stream = || self.beside.stream();
+        let wait_for = |part: &Part| self.beside.wait_for(part.complete.as_ref().unwrap_or(&all_complete));
+        let Some((last, first)) = parts.split_last() else { return Ok(()) };
+        for part in first {
+            wait_for(part)?;
+            self.add_up(part.at, part.count, number.into(), stream())?;
+        }
+        self.beside.wait_for(&all_complete)?;
         self.together(|| {
-            self.add_up(gradients.0, gradients.2, gradients.1.into())?;
-            self.add_up(numbers.0, numbers.1, Type::F64)?;
-            self.add_up(self.times, 2 * self.ranks.count, Type::F64)
+            self.add_up(last.at, last.count, number.into(), stream())?;
+            self.add_up(numbers.0, numbers.1, Type::F64, stream())?;
+            self.add_up(self.times, 2 * self.ranks.count, Type::F64, stream())
         })?;
+        self.queue.wait_for(&self.beside.mark()?)?;
         let done = self.queue.mark()?;
         if let Some(since) = timing.since.replace(done.clone()) {
             timing.under_way.push_back([since, came, done]);
@@ -253,11 +278,11 @@ impl Communicator for Nccl {
     fn sum(&self, gradients: &mut [f32], numbers: &mut [f64]) -> Result<()> {
         for values in gradients.chunks_mut(SCRATCH / size_of::<f32>()) {
             let count = values.len();
-            self.through_device(bytes_of_mut(values), |at| self.add_up(at, count, Type::F32))?;
+            self.through_device(bytes_of_mut(values), |at| self.add_up(at, count, Type::F32, self.queue.stream()?))?;
         }
         for values in numbers.chunks_mut(SCRATCH / size_of::<f64>()) {
             let count = values.len();
-            self.through_device(bytes_of_mut(values), |at| self.add_up(at, count, Type::F64))?;
+            self.through_device(bytes_of_mut(values), |at| self.add_up(at, count, Type::F64, self.queue.stream()?))?;
         }
         self.complete()
     }

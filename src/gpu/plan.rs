@@ -1,5 +1,7 @@
 //! The parts of a model. A *place* is the offset of a parameter among the flat parameters.
 
+use std::ops::Range;
+
 use candle_core::{Result, bail};
 
 use crate::model::layout::{output_table, positions_table, target_table};
@@ -71,6 +73,14 @@ pub struct Sublayer {
 }
 
 impl Sublayer {
+    /// Where its parameters begin; they end where those of the next one begin.
+    fn start(&self) -> usize {
+        match &self.inner {
+            Inner::Attention(attention) => attention.query.weight,
+            Inner::FeedForward(feed_forward) => feed_forward.fc1.weight,
+        }
+    }
+
     /// The last projection.
     pub fn last(&self) -> &Linear {
         match &self.inner {
@@ -111,6 +121,11 @@ pub struct Layers {
 }
 
 impl Layers {
+    /// Where the parameters of sub-layer `i` begin, if there is one.
+    pub fn start(&self, i: usize) -> Option<usize> {
+        self.sublayers.get(i).map(Sublayer::start)
+    }
+
     /// The dropout of the sum of embedding and position, and that of its norm: the last one has it.
     pub fn embedding_dropouts(&self, dropout: Dropout) -> (Dropout, Dropout) {
         if self.embedding_norm.is_some() { (Dropout::OFF, dropout) } else { (dropout, Dropout::OFF) }
@@ -223,6 +238,21 @@ impl Finder<'_> {
 }
 
 impl Plan {
+    /// Cuts `count` parameters into parts of at least `least` where a sub-layer begins, from the last one to the first.
+    pub fn parts(&self, count: usize, least: usize) -> Vec<Range<usize>> {
+        let mut parts = Vec::new();
+        let mut end = count;
+        let sublayers = self.encoder.sublayers.iter().chain(&self.decoder.sublayers);
+        for start in sublayers.map(Sublayer::start).rev() {
+            if end - start >= least.max(1) {
+                parts.push(start..end);
+                end = start;
+            }
+        }
+        parts.push(0..end);
+        parts
+    }
+
     /// The plan of a model.
     pub fn new(model: &Transformer) -> Result<Self> {
         let (c, vocabulary, find) = (model.config(), model.vocabulary(), Finder(model));

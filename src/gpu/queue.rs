@@ -191,6 +191,18 @@ impl Mark {
     }
 }
 
+/// A stream beside a [`Queue`], of the same device, for libraries: its work and the queue's go on at the same time.
+pub trait Beside {
+    /// Lets what is queued from now on begin when the work before a mark of the queue is done.
+    fn wait_for(&self, mark: &Mark) -> Result<()>;
+
+    /// Marks the end of the work that has been queued.
+    fn mark(&self) -> Result<Mark>;
+
+    /// The stream as CUDA knows it.
+    fn stream(&self) -> *mut c_void;
+}
+
 /// A GPU, or what stands for one in tests. Work is done in the order of the calls; only [`Queue::download`] and
 /// [`Queue::fetched`] wait for it.
 pub trait Queue: Send + Sync {
@@ -252,6 +264,12 @@ pub trait Queue: Send + Sync {
 
     /// The time that passed on the device from one mark to a later one; `None` if the work before them is not done.
     fn between(&self, from: &Mark, to: &Mark) -> Result<Option<Duration>>;
+
+    /// A stream beside this queue.
+    fn beside(&self) -> Result<Box<dyn Beside>>;
+
+    /// Lets what is queued from now on begin when the work before a mark of a stream beside this queue is done.
+    fn wait_for(&self, mark: &Mark) -> Result<()>;
 
     /// The queue as CUDA knows it, for libraries that queue work of their own; the calling thread uses its device from
     /// now on.

@@ -11,12 +11,14 @@
 //! | systems compared by COMET | [`compare`] | unbabel-comet 2.2.7 |
 //! | confidence intervals, paired tests | [`resample`] | sacrebleu 2.6.0, with its random numbers ([`numpy`]) |
 //!
-//! [`analysis`] shows where translations fail. [`tokenize`] splits lines into words for all metrics.
+//! [`analysis`] shows where translations fail. [`tokenize`] splits lines into words for all metrics, [`mecab`] those of
+//! Japanese and Korean.
 
 pub mod analysis;
 pub mod bleu;
 pub mod chrf;
 pub mod compare;
+pub mod mecab;
 pub mod metric;
 mod ngrams;
 pub mod numpy;

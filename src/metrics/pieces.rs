@@ -1,5 +1,5 @@
-//! BLEU of subwords, as spBLEU is (Goyal et al. 2022, "The FLORES-101 Evaluation Benchmark for Low-Resource and
-//! Multilingual Machine Translation"): the pieces of a SentencePiece model take the place of words.
+//! BLEU whose words a model finds: the pieces of a SentencePiece model, as spBLEU has them (Goyal et al. 2022, "The
+//! FLORES-101 Evaluation Benchmark for Low-Resource and Multilingual Machine Translation"), or the words of MeCab.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use super::bleu::BleuOptions;
 use super::metric::{Metric, TextMetric};
 use super::tokenize::Tokenize;
 
-/// The models that sacrebleu knows by name, and any other.
-pub const NAMES: [&str; 4] = ["flores101", "flores200", "spBLEU-1K", "spm"];
+/// The models that sacrebleu knows by name, and any other of SentencePiece.
+pub const NAMES: [&str; 6] = ["flores101", "flores200", "spBLEU-1K", "spm", "ja-mecab", "ko-mecab"];
 
 /// Splits a line into pieces.
 pub type Split = Box<dyn Fn(&str) -> Vec<String> + Send + Sync>;

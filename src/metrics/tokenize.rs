@@ -51,19 +51,10 @@ impl FromStr for Tokenize {
     fn from_str(name: &str) -> Result<Self> {
         Self::named(name).ok_or_else(|| {
             let names = [Self::NAMES, &super::pieces::NAMES].concat().join(", ");
-            if NEED_MODELS.contains(&name) {
-                let what = format!("tokenizer `{name}` of sacrebleu needs a dictionary that mt does not have");
-                let help = "split both sides with it yourself and give --tokenize none, or take `char`, or --chrf, \
-                            which needs no words";
-                return Error::usage(what).help(help);
-            }
             Error::usage(format!("unknown tokenizer `{name}`")).help(format!("choose one of {names}"))
         })
     }
 }
-
-/// Tokenizers of sacrebleu that are dictionaries.
-const NEED_MODELS: [&str; 2] = ["ja-mecab", "ko-mecab"];
 
 /// Whitespace as Python's `str.split` and `str.strip` know it: Unicode's, and the four separators U+001C to U+001F.
 pub fn is_whitespace(c: char) -> bool {

@@ -343,6 +343,10 @@ impl Inner for Attention {
         }
     }
 
+    fn first_parameter(&self) -> &Param {
+        &self.query.weight
+    }
+
     fn output_bias(&self) -> Option<&Param> {
         self.output.bias.as_ref()
     }

@@ -221,6 +221,10 @@ impl Inner for FeedForward {
         Widths { saved: [before, hidden], memory_saved: 0, inner: hidden, sums: hidden }
     }
 
+    fn first_parameter(&self) -> &Param {
+        &self.fc1.weight
+    }
+
     fn output_bias(&self) -> Option<&Param> {
         self.fc2.bias.as_ref()
     }

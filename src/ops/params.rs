@@ -7,9 +7,10 @@
 //! Candle's autograd still records the operations but does not know the parameters: it only has to know that there is a
 //! graph to go back through. For that, the first operation depends on a dummy variable ([`Parameters::root`]).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use candle_core::backend::BackendStorage;
 use candle_core::{
@@ -99,6 +100,7 @@ impl ParameterLayout {
             entries: self.entries,
             index,
             without_gradient: RwLock::default(),
+            backward: Mutex::default(),
         }))
     }
 }
@@ -114,6 +116,24 @@ pub struct Parameters {
     index: HashMap<String, usize>,
     /// Ranges whose gradients nobody needs, in order.
     without_gradient: RwLock<Vec<Range<usize>>>,
+    /// How far a backward pass has come, if somebody wants to know.
+    backward: Mutex<Option<Backward>>,
+}
+
+/// What is called in a backward pass, with the place from which on all gradients are complete, and all gradients.
+pub type OnComplete = Arc<dyn Fn(usize, &[f32]) + Send + Sync>;
+
+/// How far a backward pass over fused sub-layers has come.
+struct Backward {
+    call: OnComplete,
+    /// Where the parameters of each sub-layer begin, and whether their gradients are complete.
+    sublayers: BTreeMap<usize, bool>,
+}
+
+impl fmt::Debug for Backward {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Backward").field("sublayers", &self.sublayers).finish_non_exhaustive()
+    }
 }
 
 impl Parameters {
@@ -156,6 +176,20 @@ impl Parameters {
     /// and takes no memory.
     pub fn set_without_gradient(&self, ranges: &[Range<usize>]) {
         *self.without_gradient.write().unwrap_or_else(PoisonError::into_inner) = ranges.to_vec();
+    }
+
+    /// Runs a pass, forward and back, and calls `call` whenever backward has completed more gradients at the end of the
+    /// flat buffer: those from the first parameter of a fused sub-layer on. Of the rest, such as embeddings, nothing is
+    /// told. `call` gets no smaller a part than before.
+    pub fn tell_what_is_complete<R>(&self, call: OnComplete, pass: impl FnOnce() -> R) -> R {
+        *self.backward() = Some(Backward { call, sublayers: BTreeMap::new() });
+        let result = pass();
+        *self.backward() = None;
+        result
+    }
+
+    fn backward(&self) -> MutexGuard<'_, Option<Backward>> {
+        self.backward.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets the gradients to zero that anybody needs.
@@ -260,6 +294,27 @@ impl Param {
         let sum =
             (gradients.narrow(0, self.offset, self.len())? + gradient.flatten_all()?.to_dtype(gradients.dtype())?)?;
         gradients.slice_set(&sum, 0, self.offset)
+    }
+
+    /// Notes that backward will go through a sub-layer of which this is the first parameter.
+    pub(super) fn begins_sublayer(&self) {
+        if let Some(backward) = &mut *self.owner.backward() {
+            backward.sublayers.insert(self.offset, false);
+        }
+    }
+
+    /// Notes that backward has gone through the sub-layer of which this is the first parameter. The layout has the
+    /// sub-layers in the order of forward, but backward need not keep to it where two do not depend on each other.
+    pub(super) fn completes_sublayer(&self) -> Result<()> {
+        let mut backward = self.owner.backward();
+        let Some(Backward { call, sublayers }) = &mut *backward else { return Ok(()) };
+        sublayers.insert(self.offset, true);
+        let complete = sublayers.iter().rev().take_while(|(_, is_complete)| **is_complete).last();
+        let Some((start, _)) = complete else { return Ok(()) };
+        memory::with_slice(&self.owner.gradients, |gradients| {
+            call(*start, gradients);
+            Ok(())
+        })
     }
 
     /// Calls `f` with this parameter's part of the flat gradient buffer (CPU), if somebody needs its gradient.

@@ -19,6 +19,7 @@ pub mod timed;
 pub mod watch;
 
 use crate::error::Result;
+use crate::ops::params::OnComplete;
 
 /// The other ranks of a data-parallel run, as one of them sees them.
 ///
@@ -32,6 +33,12 @@ pub trait Communicator {
     /// # Errors
     /// Another rank cannot be reached.
     fn sum(&self, gradients: &mut [f32], numbers: &mut [f64]) -> Result<()>;
+    /// What to call while this rank goes back over the last batch of an update, so that the sum of complete gradients
+    /// goes on meanwhile; [`Communicator::sum`] ends it. Not a collective operation: others may call it later, or
+    /// not at all. `None` where sums begin only then.
+    fn sum_ahead(&self) -> Option<OnComplete> {
+        None
+    }
     /// The bytes of all ranks, in their order.
     ///
     /// # Errors

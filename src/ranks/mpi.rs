@@ -4,8 +4,9 @@
 //! MPI may go on writing into the memory of an operation that is not complete: after a failure that memory is leaked,
 //! and there are no further operations.
 
+mod sums;
+
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -14,15 +15,15 @@ use mpi::ffi;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{AsRaw, Communicator as _, Equivalence};
 
+use self::sums::{Ahead, Request, is_complete};
 use super::watch::Watch;
 use super::{Communicator, Ranks};
 use crate::error::{Error, Result};
 use crate::notice::Notice;
+use crate::ops::params::OnComplete;
 
-/// Numbers that one operation adds up: enough to hide its latency, and few enough to copy some while others travel.
+/// Numbers that one operation broadcasts.
 const PIECE: usize = 1 << 20;
-/// Operations under way at once.
-const UNDER_WAY: usize = 4;
 /// How long to ask without a pause whether an operation is complete.
 const BUSY: Duration = Duration::from_millis(2);
 /// The pause between two questions after that.
@@ -34,6 +35,8 @@ const UNTIL_KNOWN: Duration = Duration::from_secs(90);
 
 /// MPI's ranks.
 pub struct Mpi {
+    /// The sums of gradients. Their thread ends before MPI does.
+    sums: RefCell<Ahead>,
     universe: Cell<Option<Universe>>,
     world: SimpleCommunicator,
     ranks: Ranks,
@@ -44,12 +47,7 @@ pub struct Mpi {
     /// Receives notices.
     tell: Box<dyn Fn(Notice)>,
     is_broken: Cell<bool>,
-    /// Memory of operations: what they send, and what they receive.
-    pieces: RefCell<Vec<[Vec<f32>; 2]>>,
 }
-
-/// An operation that is not complete.
-type Request = ffi::MPI_Request;
 
 impl Mpi {
     /// Starts MPI, in a process that an MPI launcher has started as one of `ranks`. All must start it before `until`.
@@ -57,7 +55,7 @@ impl Mpi {
     /// # Errors
     /// MPI knows other ranks.
     pub fn start(ranks: Ranks, until: Instant, tell: Box<dyn Fn(Notice)>) -> Result<Self> {
-        let (universe, _) = mpi::initialize_with_threading(Threading::Funneled)
+        let (universe, threading) = mpi::initialize_with_threading(Threading::Serialized)
             .ok_or_else(|| Error::failure("MPI has been started before, in this process"))?;
         let world = universe.world();
         // SAFETY: the communicator is valid; by default, errors would end the process without a word of ours.
@@ -73,6 +71,7 @@ impl Mpi {
                  `srun --mpi=pmix` or `--mpi=pmi2`",
             ));
         }
+        let sums = Ahead::new(world.as_raw(), ranks.count > 1 && threading >= Threading::Serialized)?;
         Ok(Self {
             universe: Cell::new(Some(universe)),
             world,
@@ -81,7 +80,7 @@ impl Mpi {
             until,
             tell,
             is_broken: Cell::new(false),
-            pieces: RefCell::default(),
+            sums: RefCell::new(sums),
         })
     }
 
@@ -92,6 +91,7 @@ impl Mpi {
 
     /// Ends MPI. All ranks must do so; without it the launcher takes the run as failed.
     pub fn finish(&self) {
+        self.sums.borrow_mut().end();
         if !self.is_broken.get() {
             drop(self.universe.take());
         }
@@ -110,9 +110,11 @@ impl Mpi {
     }
 
     fn check(&self, code: i32) -> Result<()> {
-        if code == ffi::MPI_SUCCESS as i32 {
-            return Ok(());
-        }
+        if code == ffi::MPI_SUCCESS as i32 { Ok(()) } else { Err(self.failed(code)) }
+    }
+
+    /// The error of MPI's code, after which no more is done.
+    fn failed(&self, code: i32) -> Error {
         self.is_broken.set(true);
         // Which rank has failed is known a little later.
         let since = Instant::now();
@@ -125,23 +127,22 @@ impl Mpi {
         // SAFETY: the text has the room that MPI asks for.
         unsafe { ffi::MPI_Error_string(code, text.as_mut_ptr().cast(), &mut length) };
         text.truncate(length.max(0) as usize);
-        Err(self.failure(&String::from_utf8_lossy(&text)))
+        self.failure(&String::from_utf8_lossy(&text))
     }
 
     /// Waits until an operation is complete.
     fn wait(&self, mut request: Request) -> Result<()> {
+        // SAFETY: the request is that of an operation which this rank has begun.
+        self.wait_until(|| unsafe { is_complete(&mut request) }.map_err(|code| self.failed(code)))
+    }
+
+    /// Asks until the answer is yes, or another rank has failed.
+    fn wait_until(&self, mut is_over: impl FnMut() -> Result<bool>) -> Result<()> {
         let watch = self.watch.borrow().clone();
         let since = Instant::now();
         let mut told = since;
         let mut says_so = false;
-        loop {
-            let mut is_complete = 0;
-            // SAFETY: the request is that of an operation which this rank has begun, or null, which is complete.
-            let code = unsafe { ffi::MPI_Test(&mut request, &mut is_complete, ffi::RSMPI_STATUS_IGNORE) };
-            self.check(code)?;
-            if is_complete != 0 {
-                break;
-            }
+        while !is_over()? {
             let has_failed = match &watch {
                 Some(watch) => watch.failure().is_some(),
                 None => Instant::now() > self.until,
@@ -173,62 +174,12 @@ impl Mpi {
         Ok(())
     }
 
-    /// Begins to add up `values` over all ranks.
-    ///
-    /// # Safety
-    /// Both must stay where they are, and not be used, until the operation is complete.
-    unsafe fn begin_sum<T: Equivalence>(&self, values: &[T], sum: &mut [T]) -> Result<Request> {
-        // SAFETY: it only makes a null handle, which MPI sets.
-        let mut request: Request = unsafe { ffi::RSMPI_REQUEST_NULL };
-        let count = i32::try_from(values.len()).map_err(|_| Error::failure("too many numbers for one sum"))?;
-        assert_eq!(values.len(), sum.len());
-        // SAFETY: the pointers, count and type describe the slices, which the caller keeps.
-        let code = unsafe {
-            ffi::MPI_Iallreduce(
-                values.as_ptr().cast(),
-                sum.as_mut_ptr().cast(),
-                count,
-                T::equivalent_datatype().as_raw(),
-                ffi::RSMPI_SUM,
-                self.world.as_raw(),
-                &mut request,
-            )
-        };
-        self.check(code)?;
-        Ok(request)
-    }
-
-    fn try_sum(
-        &self,
-        gradients: &mut [f32],
-        numbers: &mut [Vec<f64>; 2],
-        pieces: &mut Vec<[Vec<f32>; 2]>,
-    ) -> Result<()> {
-        pieces.resize(UNDER_WAY, Default::default());
-        let count = gradients.len().div_ceil(PIECE);
-        let mut requests = VecDeque::new();
-        for number in 0..count + UNDER_WAY {
-            let [sent, sum] = &mut pieces[number % UNDER_WAY];
-            if let Some(done) = number.checked_sub(UNDER_WAY).filter(|done| *done < count)
-                && let Some(request) = requests.pop_front()
-            {
-                self.wait(request)?;
-                gradients[done * PIECE..][..sum.len()].copy_from_slice(sum);
-            }
-            if number < count {
-                let piece = &gradients[number * PIECE..];
-                let piece = &piece[..piece.len().min(PIECE)];
-                sent.clear();
-                sent.extend_from_slice(piece);
-                sum.resize(piece.len(), 0.0);
-                // SAFETY: both are used next when this request is complete, and leaked if it never is.
-                requests.push_back(unsafe { self.begin_sum(sent, sum) }?);
-            }
-        }
+    fn try_sum(&self, gradients: &mut [f32], numbers: &mut [Vec<f64>; 2]) -> Result<()> {
+        self.wait_until(|| self.sums.borrow().locked().complete(gradients).map_err(|code| self.failed(code)))?;
         let [sent, sum] = numbers;
-        // SAFETY: they are waited for now, and leaked if that fails.
-        let request = unsafe { self.begin_sum(sent, sum) }?;
-        self.wait(request)
+        // SAFETY: they are waited for now, and leaked if that fails. The thread of the sums has nothing to do.
+        let begun = unsafe { sums::begin(self.world.as_raw(), sent, sum) };
+        self.wait(begun.map_err(|code| self.failed(code))?)
     }
 
     /// Gathers as many values of all ranks as this one sends.
@@ -261,7 +212,7 @@ impl Mpi {
         for values in values.chunks_mut(PIECE) {
             piece.clear();
             piece.extend_from_slice(values);
-            // SAFETY: as in `begin_sum`; the piece is leaked if the operation fails.
+            // SAFETY: as in `sums::begin`; the piece is leaked if the operation fails.
             let (code, request) = unsafe {
                 let mut request = ffi::RSMPI_REQUEST_NULL;
                 let code = ffi::MPI_Ibcast(
@@ -289,16 +240,19 @@ impl Communicator for Mpi {
 
     fn sum(&self, gradients: &mut [f32], numbers: &mut [f64]) -> Result<()> {
         self.refuse_if_broken()?;
-        let (mut copies, mut pieces) = ([numbers.to_vec(), numbers.to_vec()], self.pieces.take());
-        let summed = self.try_sum(gradients, &mut copies, &mut pieces);
+        let mut copies = [numbers.to_vec(), numbers.to_vec()];
+        let summed = self.try_sum(gradients, &mut copies);
         if summed.is_err() {
             self.is_broken.set(true);
-            std::mem::forget((copies, pieces));
+            std::mem::forget(copies);
             return summed;
         }
         numbers.copy_from_slice(&copies[1]);
-        self.pieces.replace(pieces);
         Ok(())
+    }
+
+    fn sum_ahead(&self) -> Option<OnComplete> {
+        self.sums.borrow().begin()
     }
 
     fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {

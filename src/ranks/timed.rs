@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::{Communicator, Idle, Ranks};
 use crate::error::Result;
+use crate::ops::params::OnComplete;
 
 /// Collective operations, with the time that each rank spends in sums of gradients: the slowest rank spends the least.
 pub struct Timed {
@@ -50,6 +51,10 @@ impl Communicator for Timed {
         spent.0 += self.since.get().elapsed().as_secs_f64();
         spent.1.iter_mut().zip(busy).for_each(|(spent, busy)| *spent += busy);
         self.complete(Ok(()))
+    }
+
+    fn sum_ahead(&self) -> Option<OnComplete> {
+        self.inner.sum_ahead()
     }
 
     fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {

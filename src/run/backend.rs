@@ -157,9 +157,10 @@ pub fn open(model: &Transformer, others: Option<Others>) -> Result<Box<dyn Backe
     #[cfg(feature = "cuda")]
     if model.parameters().device().is_cuda() {
         let (queue, compute) = (crate::gpu::cuda::Cuda::on(model.parameters().device())?, model.parameters().compute());
-        return Ok(Box::new(OnGpu::new(crate::gpu::Engine::new(model, queue, compute)?, others)));
+        let engine = crate::gpu::Engine::new(model, queue, compute)?;
+        return Ok(Box::new(OnGpu::new(engine).with_others(others, crate::gpu::PART_BYTES)?));
     }
-    Ok(Box::new(Tape::new(model).with_communicator(others.map(Others::communicator))))
+    Ok(Box::new(Tape::new(model).with_communicator(others.as_ref().map(Others::communicator))))
 }
 
 /// Tries the largest batch.

@@ -44,6 +44,9 @@ pub trait Backend {
     fn begin(&mut self) -> Result<()>;
     /// Goes forward over a batch, adding to the sums, and in training back, adding to the gradients.
     fn pass(&mut self, source: &Sequences, target: &Sequences, targets: &Targets, mode: &Mode) -> Result<()>;
+    /// Says that the next pass is the last one before [`Backend::reduce`]: gradients that it completes early may be
+    /// added up while it goes on.
+    fn expect_reduce(&mut self) {}
     /// The sums of the losses since [`Backend::begin`]. Waits for them.
     fn sums(&mut self) -> Result<Sums>;
     /// Clears the gradients of some parameters.
@@ -98,6 +101,8 @@ pub struct Tape {
     model: Transformer,
     /// The other ranks, if there are any.
     communicator: Option<Rc<dyn Communicator>>,
+    /// Whether the next pass is the last one before the sum over all ranks.
+    reduces_next: bool,
     sums: Sums,
     counts: Counts,
     /// Euclidean norm of the gradients of factors, if there are some.
@@ -113,6 +118,7 @@ impl Tape {
         Self {
             model: model.clone(),
             communicator: None,
+            reduces_next: false,
             sums: Sums::default(),
             counts: Counts::default(),
             factor_norm: 0.0,
@@ -135,21 +141,34 @@ impl Backend for Tape {
     fn begin(&mut self) -> Result<()> {
         let _timer = counters::phase("optimizer");
         (self.sums, self.counts, self.factor_norm) = (Sums::default(), Counts::default(), 0.0);
+        self.reduces_next = false;
         Ok(self.model.parameters().clear_gradients()?)
     }
 
     fn pass(&mut self, source: &Sequences, target: &Sequences, targets: &Targets, mode: &Mode) -> Result<()> {
-        let timer = counters::phase("forward");
-        let (loss, sums) = self.model.loss(source, target, targets, mode)?;
-        drop(timer);
-        if mode.is_training() {
-            let _timer = counters::phase("backward");
-            loss.backward()?;
-            drop(loss);
-        }
+        let work = || -> Result<Sums> {
+            let timer = counters::phase("forward");
+            let (loss, sums) = self.model.loss(source, target, targets, mode)?;
+            drop(timer);
+            if mode.is_training() {
+                let _timer = counters::phase("backward");
+                loss.backward()?;
+            }
+            Ok(sums)
+        };
+        let others = self.communicator.as_ref().filter(|_| self.reduces_next);
+        let sums = match others.and_then(|others| others.sum_ahead()) {
+            Some(sum) => self.model.parameters().tell_what_is_complete(sum, work),
+            None => work(),
+        }?;
+        self.reduces_next = false;
         self.sums.smoothed += sums.smoothed;
         self.sums.nll += sums.nll;
         Ok(())
+    }
+
+    fn expect_reduce(&mut self) {
+        self.reduces_next = true;
     }
 
     fn sums(&mut self) -> Result<Sums> {
@@ -236,17 +255,26 @@ impl Backend for Tape {
 /// The engine of a GPU.
 pub struct OnGpu {
     engine: gpu::Engine,
-    /// The other ranks, if there are any, …
+    /// The other ranks, if there are any.
     others: Option<gpu::Others>,
-    /// … and their operations on the host.
-    communicator: Option<Rc<dyn Communicator>>,
 }
 
 impl OnGpu {
-    /// The backend of an engine; with others, that of one rank of a data-parallel run.
-    pub fn new(engine: gpu::Engine, others: Option<gpu::Others>) -> Self {
-        let communicator = others.clone().map(gpu::Others::communicator);
-        Self { engine, others, communicator }
+    /// The backend of an engine.
+    pub fn new(engine: gpu::Engine) -> Self {
+        Self { engine, others: None }
+    }
+
+    /// As one rank of a data-parallel run, if there are others. Gradients travel from GPU to GPU in parts of at least
+    /// so many bytes, such as [`gpu::PART_BYTES`].
+    ///
+    /// # Errors
+    /// There is no memory for gradients in another type.
+    pub fn with_others(mut self, others: Option<gpu::Others>, part_bytes: usize) -> Result<Self> {
+        if let Some(gpu::Others::Device(_, number)) = &others {
+            self.engine.exchange_in(*number, part_bytes)?;
+        }
+        Ok(Self { others, ..self })
     }
 }
 
@@ -275,7 +303,7 @@ impl Backend for OnGpu {
     }
 
     fn communicator(&self) -> Option<&dyn Communicator> {
-        self.communicator.as_deref()
+        self.others.as_ref().map(gpu::Others::operations)
     }
 
     fn reduce(&mut self, counts: Counts) -> Result<()> {

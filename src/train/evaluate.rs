@@ -24,7 +24,7 @@ impl Evaluator<'_> {
         let Self { backend, limit, log, loss } = self;
         let mut stopped = false;
         let work = |batches: &[MicroBatch]| {
-            accumulate(&mut **backend, batches, loss, |_, _| {
+            accumulate(&mut **backend, batches, loss, false, |_, _| {
                 stopped = stops();
                 (!stopped).then_some(Mode::INFERENCE)
             })

@@ -143,17 +143,24 @@ pub fn inputs(batch: &Batch, loss: &Targets) -> (Sequences, Sequences, Targets) 
 }
 
 /// Begins an update and goes over the parts of micro-batches, each in the mode that `mode` gives for the numbers of the
-/// micro-batch and the part; ends early if it gives none.
+/// micro-batch and the part; ends early if it gives none. [`Backend::reduce`] must follow if `is_reduced`, and must
+/// not otherwise.
 pub fn accumulate(
     backend: &mut dyn Backend,
     batches: &[MicroBatch],
     loss: &Targets,
+    is_reduced: bool,
     mut mode: impl FnMut(u64, u64) -> Option<Mode>,
 ) -> Result<()> {
     backend.begin()?;
+    let mut left: usize = batches.iter().map(|batch| batch.parts.len()).sum();
     for MicroBatch { number, parts } in batches {
         for (part, batch) in (0..).zip(parts) {
             let Some(mode) = mode(*number, part) else { return Ok(()) };
+            left -= 1;
+            if is_reduced && left == 0 {
+                backend.expect_reduce();
+            }
             let (source, target, targets) = inputs(batch, loss);
             backend.pass(&source, &target, &targets, &mode)?;
         }

@@ -124,7 +124,7 @@ pub fn rehearse(backend: &mut dyn Backend, batch: Batch, padding: u32, config: &
     let mut session = Session::default();
     let loss = config.loss(padding);
     let work = |batches: &[MicroBatch]| {
-        accumulate(backend, batches, &loss, |number, part| Some(training(config, 0, number, part)))
+        accumulate(backend, batches, &loss, false, |number, part| Some(training(config, 0, number, part)))
     };
     session.limit.within(vec![MicroBatch::only(vec![batch])], |most| note(limit(most)), work)?;
     backend.sums()?;
@@ -140,7 +140,7 @@ impl Trainer<'_> {
         let mut is_cut = drawn.is_cut;
         let work = |batches: &[MicroBatch]| {
             let mut passes = 0;
-            accumulate(&mut **backend, batches, &loss, |number, part| {
+            accumulate(&mut **backend, batches, &loss, true, |number, part| {
                 is_cut |= passes > 0 && stops();
                 passes += 1;
                 (!is_cut).then(|| training(config, step, number, part))

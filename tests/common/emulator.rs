@@ -5,13 +5,14 @@ use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::{CString, OsStr, c_char, c_int, c_void};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor};
 use libloading::Library;
 use mt::error::{Error, Result};
-use mt::gpu::queue::{self, Address, Epilogue, Mark, Matrix, Number, Product, Queue, Ticket};
+use mt::gpu::queue::{self, Address, Beside, Epilogue, Mark, Matrix, Number, Product, Queue, Ticket};
 
 type Launch = unsafe extern "C" fn(*const c_char, *const u32, u32, u32, *mut *mut c_void) -> c_int;
 
@@ -95,6 +96,59 @@ pub struct Emulator {
     races: Option<bool>,
     /// Fetched bytes by ticket; `None` once handed out.
     fetches: Mutex<Vec<Option<Vec<u8>>>>,
+    /// Where tensors lie, and their bytes. Marks remember what was there, once there is a stream beside.
+    tensors: Mutex<Vec<(u64, usize)>>,
+    has_stream: AtomicBool,
+    early: Arc<AtomicUsize>,
+}
+
+/// What a tensor's memory was when a mark was made: nccl.cpp defines it, too.
+#[repr(C)]
+struct Remembered {
+    at: u64,
+    bytes: usize,
+    copy: *const u8,
+}
+
+/// A mark.
+struct Moment {
+    time: Instant,
+    tensors: Vec<(u64, Vec<u8>)>,
+}
+
+/// A stream beside an emulator, which computes at once. So that a sum that could have begun too early is noticed, the
+/// emulated NCCL compares the memory with that of the mark that was waited for.
+#[derive(Default)]
+struct Stream {
+    /// How often it waited for a mark after which the emulator has changed a tensor.
+    early: Arc<AtomicUsize>,
+    mark: Mutex<Option<Mark>>,
+    /// One after the other, ended by one without bytes.
+    remembered: Mutex<Vec<Remembered>>,
+}
+
+impl Beside for Stream {
+    fn wait_for(&self, mark: &Mark) -> Result<()> {
+        let tensors = &mark.of::<Moment>().expect("it is of this queue").tensors;
+        // SAFETY: as in `mark`.
+        let now = |at: u64, bytes| unsafe { std::slice::from_raw_parts(at as *const u8, bytes) };
+        if tensors.iter().any(|(at, copy)| now(*at, copy.len()) != copy) {
+            self.early.fetch_add(1, Ordering::Relaxed);
+        }
+        let of = |(at, copy): &(u64, Vec<u8>)| Remembered { at: *at, bytes: copy.len(), copy: copy.as_ptr() };
+        let end = Remembered { at: 0, bytes: 0, copy: std::ptr::null() };
+        *self.remembered.lock().unwrap() = tensors.iter().map(of).chain([end]).collect();
+        *self.mark.lock().unwrap() = Some(mark.clone());
+        Ok(())
+    }
+
+    fn mark(&self) -> Result<Mark> {
+        Ok(Mark::new(Moment { time: Instant::now(), tensors: Vec::new() }))
+    }
+
+    fn stream(&self) -> *mut c_void {
+        self.remembered.lock().unwrap().as_ptr().cast_mut().cast()
+    }
 }
 
 const ALIGNMENT: usize = 256;
@@ -118,10 +172,16 @@ impl Emulator {
         Self::of(Some(barriers))
     }
 
+    /// How often a stream beside it had to wait only for work that was not the last.
+    pub fn early(&self) -> usize {
+        self.early.load(Ordering::Relaxed)
+    }
+
     fn of(races: Option<bool>) -> Self {
         // SAFETY: emulated.h defines it with this signature.
         let launch = unsafe { *library(races.is_some()).get::<Launch>(b"emulator_launch").unwrap() };
-        Self { launch, left: usize::MAX.into(), guarded: false, races, fetches: Mutex::default() }
+        let (fetches, tensors, has_stream, early) = Default::default();
+        Self { launch, left: usize::MAX.into(), guarded: false, races, fetches, tensors, has_stream, early }
     }
 }
 
@@ -354,12 +414,30 @@ impl Queue for Emulator {
     }
 
     fn mark(&self) -> Result<Mark> {
-        Ok(Mark::new(Instant::now()))
+        let mut tensors = Vec::new();
+        if self.has_stream.load(Ordering::Relaxed) {
+            for &(at, bytes) in &*self.tensors.lock().unwrap() {
+                let mut copy = vec![0; bytes];
+                // SAFETY: the test keeps its model, and with it its tensors, as long as the queue.
+                self.download(unsafe { Address::new(at) }, &mut copy)?;
+                tensors.push((at, copy));
+            }
+        }
+        Ok(Mark::new(Moment { time: Instant::now(), tensors }))
     }
 
     fn between(&self, from: &Mark, to: &Mark) -> Result<Option<Duration>> {
-        let [from, to] = [from, to].map(|mark| *mark.of::<Instant>().expect("it is of this queue"));
+        let [from, to] = [from, to].map(|mark| mark.of::<Moment>().expect("it is of this queue").time);
         Ok(Some(to - from))
+    }
+
+    fn beside(&self) -> Result<Box<dyn Beside>> {
+        self.has_stream.store(true, Ordering::Relaxed);
+        Ok(Box::new(Stream { early: self.early.clone(), ..Stream::default() }))
+    }
+
+    fn wait_for(&self, _: &Mark) -> Result<()> {
+        Ok(())
     }
 
     fn stream(&self) -> Result<*mut c_void> {
@@ -367,8 +445,12 @@ impl Queue for Emulator {
     }
 
     fn address(&self, tensor: &Tensor) -> Result<Address> {
+        let (at, bytes) = mt::ops::memory::with_slice(tensor, |values| {
+            Ok((values.as_ptr() as u64, std::mem::size_of_val(values)))
+        })?;
+        self.tensors.lock().unwrap().push((at, bytes));
         // SAFETY: the tensor's memory begins there.
-        Ok(mt::ops::memory::with_slice(tensor, |values| Ok(unsafe { Address::new(values.as_ptr() as u64) }))?)
+        Ok(unsafe { Address::new(at) })
     }
 
     fn multiprocessors(&self) -> u32 {

@@ -1,10 +1,12 @@
 //! Threads of this process as the ranks of a run.
 
+use std::cell::Cell;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use mt::error::{Error, Result};
+use mt::ops::params::OnComplete;
 use mt::ranks::{Communicator, Ranks};
 
 /// How long a rank waits for the others. They are out of step if one does not come.
@@ -31,9 +33,16 @@ struct Meeting {
     taken: usize,
 }
 
+/// Where complete gradients begin, and these.
+pub type Complete = (usize, Vec<f32>);
+
 /// A rank that is a thread of this process.
 pub struct Thread {
     ranks: Ranks,
+    /// The gradients that are said to be complete.
+    complete: Arc<Mutex<Option<Complete>>>,
+    /// Sums of which a part was complete before.
+    ahead: Cell<usize>,
     meeting: Arc<(Mutex<Meeting>, Condvar)>,
 }
 
@@ -54,6 +63,11 @@ impl Thread {
 }
 
 impl Thread {
+    /// In how many sums this rank said beforehand that gradients are complete.
+    pub fn sums_ahead(&self) -> usize {
+        self.ahead.get()
+    }
+
     /// Gives this rank's share, and returns what `combine` makes of all of them.
     fn meet(&self, share: Share, combine: impl FnOnce(Vec<Share>) -> Combined) -> Result<Combined> {
         let Ranks { rank, count } = self.ranks;
@@ -88,6 +102,10 @@ impl Communicator for Thread {
     }
 
     fn sum(&self, gradients: &mut [f32], numbers: &mut [f64]) -> Result<()> {
+        if let Some((start, complete)) = self.complete.lock().unwrap().take() {
+            assert_eq!(gradients[start..], complete, "gradients were not complete");
+            self.ahead.set(self.ahead.get() + 1);
+        }
         let share = Share { floats: gradients.to_vec(), numbers: numbers.to_vec(), bytes: Vec::new() };
         let made = self.meet(share, |shares| {
             let sum = shares.into_iter().reduce(|mut sum, share| {
@@ -102,6 +120,17 @@ impl Communicator for Thread {
         gradients.copy_from_slice(&made[0].floats);
         numbers.copy_from_slice(&made[0].numbers);
         Ok(())
+    }
+
+    fn sum_ahead(&self) -> Option<OnComplete> {
+        let complete = self.complete.clone();
+        Some(Arc::new(move |start, gradients| {
+            let mut complete = complete.lock().unwrap();
+            if let Some((before, earlier)) = complete.take() {
+                assert!(start <= before && gradients[before..] == earlier, "gradients were not complete");
+            }
+            *complete = Some((start, gradients[start..].to_vec()));
+        }))
     }
 
     fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
@@ -122,7 +151,8 @@ pub fn on_threads<R: Send>(count: usize, f: impl Fn(Thread) -> R + Sync) -> Vec<
     let f = &f;
     thread::scope(|scope| {
         let start = |rank| {
-            let thread = Thread { ranks: Ranks { rank, count }, meeting: meeting.clone() };
+            let (ranks, meeting) = (Ranks { rank, count }, meeting.clone());
+            let thread = Thread { ranks, complete: Arc::default(), ahead: Cell::default(), meeting };
             scope.spawn(move || f(thread))
         };
         let ranks: Vec<_> = (0..count).map(start).collect();

@@ -6,8 +6,9 @@
 // It has as many devices as MT_EMULATED_DEVICES says, or one. All are the same memory of this process: there is a process for
 // each device that trains. NCCL connects them (nccl.cpp).
 //
-// Work is done as late as possible, when it is waited for. If the host changes or reads memory too early, such as pinned
-// memory, it therefore sees wrong results.
+// Work is done as late as possible, when it is waited for, and that of other streams only if it waits for them. If the host
+// changes or reads memory too early, such as pinned memory, or a stream does not wait for another one, it therefore sees wrong
+// results. With MT_EMULATED_STREAMS=early, a stream that waits for another one goes on as soon as it may.
 #include "../../src/gpu/kernels/all.cu"
 
 #include <array>
@@ -35,38 +36,75 @@ constexpr Status SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_SUPPORTE
 
 std::mutex mutex;
 
-// The queued work of the device, in the order of the calls, and how many pieces are done.
+// Locked while work is queued or done, on any stream.
+std::recursive_mutex working;
+
+// The queued work of a stream, in the order of the calls, and how many pieces are done.
 struct Work {
-    std::recursive_mutex mutex;
-    std::deque<std::function<void()>> queue;
+    struct Piece {
+        std::function<void()> run;
+        // What must be done before, and how much of it.
+        Work* other;
+        uint64_t after;
+    };
+    std::deque<Piece> queue;
     uint64_t done = 0;
 
     uint64_t queued() {
-        std::lock_guard<std::recursive_mutex> lock(mutex);
+        std::lock_guard<std::recursive_mutex> lock(working);
         return done + queue.size();
     }
     bool is_done(uint64_t until) {
-        std::lock_guard<std::recursive_mutex> lock(mutex);
+        std::lock_guard<std::recursive_mutex> lock(working);
         return done >= until;
     }
-    void later(std::function<void()> piece) {
-        std::lock_guard<std::recursive_mutex> lock(mutex);
-        queue.push_back(std::move(piece));
+    void later(std::function<void()> run) {
+        std::lock_guard<std::recursive_mutex> lock(working);
+        queue.push_back({std::move(run), nullptr, 0});
     }
-    void finish(uint64_t until) {
-        std::lock_guard<std::recursive_mutex> lock(mutex);
-        for (; done < until && !queue.empty(); done++) {
-            const std::function<void()> piece = std::move(queue.front());
-            queue.pop_front();
-            piece();
-        }
+    void wait_for(Work* other, uint64_t after) {
+        std::lock_guard<std::recursive_mutex> lock(working);
+        queue.push_back({[] {}, other, after});
     }
+    void finish(uint64_t until);
     void finish() { finish(queued()); }
 };
 
-Work& work() {
-    static Work* const all = new Work;
+// The existing streams. Default streams are refused: the per-thread one differs from thread to thread.
+std::set<void*>& streams() {
+    static std::set<void*>* const all = new std::set<void*>;
     return *all;
+}
+
+// Lets all streams but one go on as far as they may.
+void go_on(const Work* but) {
+    static const char* const when = std::getenv("MT_EMULATED_STREAMS");
+    static bool is_going = false;
+    if (when == nullptr || std::strcmp(when, "early") != 0 || is_going) return;
+    is_going = true;
+    for (void* stream : streams()) {
+        Work& work = *static_cast<Work*>(stream);
+        const auto may = [&] { return work.queue.front().other == nullptr || work.queue.front().other->done >= work.queue.front().after; };
+        while (&work != but && !work.queue.empty() && may()) work.finish(work.done + 1);
+    }
+    is_going = false;
+}
+
+void Work::finish(uint64_t until) {
+    std::lock_guard<std::recursive_mutex> lock(working);
+    while (done < until && !queue.empty()) {
+        const Piece piece = std::move(queue.front());
+        queue.pop_front();
+        if (piece.other != nullptr) piece.other->finish(piece.after);
+        piece.run();
+        done++;
+        go_on(this);
+    }
+}
+
+void finish_all() {
+    std::lock_guard<std::recursive_mutex> lock(working);
+    for (void* stream : streams()) static_cast<Work*>(stream)->finish();
 }
 
 // With MT_EMULATED_IDLE, no product and no kernel but `decide` is computed, and memory is zero: the time that is left is the
@@ -152,15 +190,11 @@ void check(const void* memory, size_t bytes, const char* what) {
     }
 }
 
-// The existing streams. Default streams are refused: the per-thread one differs from thread to thread.
-std::set<const void*>& streams() {
-    static std::set<const void*> all;
-    return all;
-}
-
-void check_stream(const void* stream) {
-    std::lock_guard<std::mutex> lock(mutex);
+// The work of a stream.
+Work& on(void* stream) {
+    std::lock_guard<std::recursive_mutex> lock(working);
     if (streams().count(stream) == 0) fail("a stream that was not created: %p", stream);
+    return *static_cast<Work*>(stream);
 }
 
 // MT_EMULATED_REFUSES names products for which cuBLASLt shall have no algorithm: `epilogues`, those with an epilogue, `late`,
@@ -191,19 +225,20 @@ struct Recorded {
 
 struct Event {
     std::shared_ptr<Recorded> recorded = std::make_shared<Recorded>();
-    // How much work comes before it.
+    // The stream that it is recorded on, and how much of its work comes before it.
+    Work* stream = nullptr;
     uint64_t after = 0;
 };
 
 // Candle's kernels, on contiguous tensors.
 template <class T> T value(void** arguments, int i) { return *static_cast<T*>(arguments[i]); }
 
-bool candle_kernel(const std::string& name, void** a) {
+bool candle_kernel(const std::string& name, void** a, Work& work) {
     if (name == "copy2d_f32") {
         const float* from = value<const float*>(a, 0);
         float* to = value<float*>(a, 1);
         const unsigned d1 = value<unsigned>(a, 2), d2 = value<unsigned>(a, 3), from_s = value<unsigned>(a, 4), to_s = value<unsigned>(a, 5);
-        work().later([=] {
+        work.later([=] {
             for (unsigned i = 0; i < d1; i++) std::memcpy(to + size_t(i) * to_s, from + size_t(i) * from_s, 4 * d2);
         });
         return true;
@@ -212,7 +247,7 @@ bool candle_kernel(const std::string& name, void** a) {
         const size_t count = value<size_t>(a, 0);
         const float* in = value<const float*>(a, 3);
         float *out = value<float*>(a, 4), by = value<float>(a, 5), plus = value<float>(a, 6);
-        work().later([=] {
+        work.later([=] {
             for (size_t i = 0; i < count; i++) out[i] = (in ? in : out)[i] * by + plus;
         });
         return true;
@@ -221,7 +256,7 @@ bool candle_kernel(const std::string& name, void** a) {
         const size_t count = value<size_t>(a, 0);
         const float *left = value<const float*>(a, 3), *right = value<const float*>(a, 4);
         float* out = value<float*>(a, 5);
-        work().later([=] {
+        work.later([=] {
             for (size_t i = 0; i < count; i++) out[i] = left[i] + right[i];
         });
         return true;
@@ -282,7 +317,8 @@ constexpr uint64_t MAGIC = 0x6d746d746d746d74;
 
 }  // namespace
 
-#define NCCL_LATER(stream, piece) (check_stream(stream), work().later(piece))
+#define NCCL_LATER(stream, piece) on(stream).later(piece)
+#define NCCL_COMPLETE(stream, from, bytes)
 #define NCCL_CHECK(memory, bytes) check(memory, bytes, "NCCL")
 #define NCCL_HANGS true
 #include "nccl.cpp"
@@ -316,28 +352,32 @@ Status cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
 Status cuCtxSetCurrent(void*) { return SUCCESS; }
 Status cuCtxGetCurrent(void** context) { return *context = reinterpret_cast<void*>(0x1000), SUCCESS; }
 Status cuGetErrorString(Status, const char** text) { return *text = "an error of the emulated driver", SUCCESS; }
-Status cuCtxSynchronize() { return work().finish(), SUCCESS; }
+Status cuCtxSynchronize() { return finish_all(), SUCCESS; }
 Status cuStreamCreate(void** stream, unsigned) {
-    std::lock_guard<std::mutex> lock(mutex);
-    return *stream = new char, streams().insert(*stream), SUCCESS;
+    std::lock_guard<std::recursive_mutex> lock(working);
+    return *stream = new Work, streams().insert(*stream), SUCCESS;
 }
-Status cuStreamSynchronize(void* stream) { return check_stream(stream), work().finish(), health(); }
-Status cuStreamWaitEvent(void*, void*, unsigned) { return SUCCESS; }
+Status cuStreamSynchronize(void* stream) { return on(stream).finish(), health(); }
+Status cuStreamWaitEvent(void* stream, void* event, unsigned) {
+    const Event& of = *static_cast<Event*>(event);
+    if (of.stream != nullptr) on(stream).wait_for(of.stream, of.after);
+    return SUCCESS;
+}
 Status cuStreamIsCapturing(void*, int* status) { return *status = 0, SUCCESS; }
 Status cuStreamDestroy_v2(void* stream) {
-    check_stream(stream);
-    std::lock_guard<std::mutex> lock(mutex);
-    return streams().erase(stream), delete static_cast<char*>(stream), SUCCESS;
+    on(stream).finish();
+    std::lock_guard<std::recursive_mutex> lock(working);
+    // Events may name it for longer.
+    return streams().erase(stream), SUCCESS;
 }
 
 Status cuMemAlloc_v2(void** memory, size_t bytes) { return health() != SUCCESS ? health() : allocate(memory, bytes); }
-Status cuMemAllocAsync(void** memory, size_t bytes, void* stream) { return check_stream(stream), allocate(memory, bytes); }
-Status cuMemFree_v2(void* memory) { return work().finish(), health() != SUCCESS ? health() : release(memory); }
+Status cuMemAllocAsync(void** memory, size_t bytes, void* stream) { return on(stream), allocate(memory, bytes); }
+Status cuMemFree_v2(void* memory) { return finish_all(), health() != SUCCESS ? health() : release(memory); }
 Status cuMemFreeAsync(void* memory, void* stream) {
-    check_stream(stream);
     // Work queued from now on must not use it.
     if (!forget(memory)) return INVALID_VALUE;
-    return work().later([=] { std::free(memory); }), SUCCESS;
+    return on(stream).later([=] { std::free(memory); }), SUCCESS;
 }
 Status cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
     *memory = std::malloc(bytes);
@@ -350,44 +390,48 @@ Status cuMemFreeHost(void* memory) {
     return std::free(memory), SUCCESS;
 }
 Status cuMemcpyHtoDAsync_v2(void* to, const void* from, size_t bytes, void* stream) {
-    check_stream(stream);
     check(to, bytes, "upload");
     count("an upload");
-    if (is_pinned(from)) return work().later([=] { std::memcpy(to, from, bytes); }), SUCCESS;
+    if (is_pinned(from)) return on(stream).later([=] { std::memcpy(to, from, bytes); }), SUCCESS;
     // The driver copies pageable memory before it returns.
     const auto* begin = static_cast<const char*>(from);
-    return work().later([to, copy = std::vector<char>(begin, begin + bytes)] { std::memcpy(to, copy.data(), copy.size()); }), SUCCESS;
+    return on(stream).later([to, copy = std::vector<char>(begin, begin + bytes)] { std::memcpy(to, copy.data(), copy.size()); }), SUCCESS;
 }
 Status cuMemcpyDtoHAsync_v2(void* to, const void* from, size_t bytes, void* stream) {
-    check_stream(stream);
     check(from, bytes, "download");
-    work().later([=] { std::memcpy(to, from, bytes); });
-    if (!is_pinned(to)) work().finish();
+    on(stream).later([=] { std::memcpy(to, from, bytes); });
+    if (!is_pinned(to)) on(stream).finish();
     return SUCCESS;
 }
 Status cuMemcpyDtoDAsync_v2(void* to, const void* from, size_t bytes, void* stream) {
-    check_stream(stream);
     check(to, bytes, "copy to");
     check(from, bytes, "copy from");
-    return work().later([=] { std::memmove(to, from, bytes); }), SUCCESS;
+    return on(stream).later([=] { std::memmove(to, from, bytes); }), SUCCESS;
 }
 Status cuMemsetD8Async(void* at, unsigned char byte, size_t bytes, void* stream) {
-    check_stream(stream);
     check(at, bytes, "memset");
     count("a memset");
     if (is_idle() && bytes > 64) return SUCCESS;
-    return work().later([=] { std::memset(at, byte, bytes); }), SUCCESS;
+    return on(stream).later([=] { std::memset(at, byte, bytes); }), SUCCESS;
 }
 
 Status cuEventCreate(void** event, unsigned) { return *event = new Event, SUCCESS; }
 Status cuEventRecord(void* event, void* stream) {
-    check_stream(stream);
     Event& of = *static_cast<Event*>(event);
-    work().later([recorded = of.recorded] { recorded->time = std::chrono::steady_clock::now(); });
-    return of.after = work().queued(), SUCCESS;
+    of.stream = &on(stream);
+    std::lock_guard<std::recursive_mutex> lock(working);
+    of.stream->later([recorded = of.recorded] { recorded->time = std::chrono::steady_clock::now(); });
+    return of.after = of.stream->queued(), SUCCESS;
 }
-Status cuEventSynchronize(void* event) { return work().finish(static_cast<Event*>(event)->after), health(); }
-Status cuEventQuery(void* event) { return work().is_done(static_cast<Event*>(event)->after) ? SUCCESS : NOT_READY; }
+Status cuEventSynchronize(void* event) {
+    const Event& of = *static_cast<Event*>(event);
+    if (of.stream != nullptr) of.stream->finish(of.after);
+    return health();
+}
+Status cuEventQuery(void* event) {
+    const Event& of = *static_cast<Event*>(event);
+    return of.stream == nullptr || of.stream->is_done(of.after) ? SUCCESS : NOT_READY;
+}
 Status cuEventElapsedTime_v2(float* milliseconds, void* from, void* to) {
     if (cuEventQuery(from) != SUCCESS || cuEventQuery(to) != SUCCESS) return NOT_READY;
     const auto time = static_cast<Event*>(to)->recorded->time - static_cast<Event*>(from)->recorded->time;
@@ -406,13 +450,13 @@ Status cuFuncSetAttribute(void* function, int attribute, int value) {
 }
 Status cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz,
                       unsigned shared, void* stream, void** arguments, void** extra) {
-    check_stream(stream);
+    Work& work = on(stream);
     if (const Status status = health(); status != SUCCESS) return status;
     launched++;
     const std::string& name = static_cast<Function*>(function)->name;
     if (x == 0 || y == 0 || z == 0 || extra != nullptr) return INVALID_VALUE;
     if (shared > static_cast<Function*>(function)->shared) return INVALID_VALUE;
-    if (candle_kernel(name, arguments)) return SUCCESS;
+    if (candle_kernel(name, arguments, work)) return SUCCESS;
     if (ty != 1 || tz != 1) fail("%s: a block of more than one dimension", name.c_str());
     const auto kernel = emulator::kernels().find(name);
     if (kernel == emulator::kernels().end()) fail("the emulated driver has no kernel %s", name.c_str());
@@ -420,7 +464,7 @@ Status cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsign
     if (!emulator::runs(grid.data(), threads, shared)) return INVALID_VALUE;
     count(name);
     if (is_idle() && name != "decide") return SUCCESS;
-    work().later([=, copy = kernel->second.copy(arguments)]() mutable {
+    work.later([=, copy = kernel->second.copy(arguments)]() mutable {
         emulator_launch(name.c_str(), grid.data(), threads, shared, copy.pointers.data());
     });
     return SUCCESS;
@@ -501,7 +545,7 @@ Status cublasLtMatmulAlgoGetHeuristic(void*, void* operation, void* a, void* b, 
 Status cublasLtMatmul(void*, void* operation, const float* alpha, const void* a, void* a_layout, const void* b, void* b_layout,
                       const float* beta, const void* c, void* c_layout, void* d, void* d_layout, const void* chosen,
                       void* workspace, size_t workspace_bytes, void* stream) {
-    check_stream(stream);
+    Work& work = on(stream);
     const Operation& of = *static_cast<Operation*>(operation);
     const Layout *left = static_cast<Layout*>(a_layout), *right = static_cast<Layout*>(b_layout), *result = static_cast<Layout*>(d_layout);
     Algorithm algorithm;
@@ -525,7 +569,7 @@ Status cublasLtMatmul(void*, void* operation, const float* alpha, const void* a,
     if (of.epilogue != 1 && refuses("late")) return NOT_SUPPORTED;
     count("a product");
     if (is_idle()) return SUCCESS;
-    work().later([=, of = of, left = *left, right = *right, added = *layouts[2], result = *result, alpha = *alpha, beta = *beta] {
+    work.later([=, of = of, left = *left, right = *right, added = *layouts[2], result = *result, alpha = *alpha, beta = *beta] {
         std::vector<float> column(k);
         for (uint64_t j = 0; j < n; j++) {
             for (uint64_t l = 0; l < k; l++) column[l] = of.right ? right.at(b, j, l) : right.at(b, l, j);

@@ -2,8 +2,9 @@
 // ranks add in the order of the ranks, so they get the same bits. It is strict: ranks that do not make the same calls in the
 // same order get an error, as does one that leaves a group open.
 //
-// Alone, an operation is complete when its call returns, also if it has failed. In driver.cpp, it is queued as other work of
-// the device is, and if it fails, it never completes.
+// Alone, an operation is complete when its call returns, also if it has failed. A stream that is not null is then a list of
+// what memory was when the stream began to wait: what is added up must still be that. In driver.cpp, an operation is queued as
+// other work of the device is, and if it fails, it never completes.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -18,8 +19,16 @@
 #include <utility>
 #include <vector>
 
+// What a tensor's memory was.
+struct Remembered {
+    const char* at;
+    size_t bytes;
+    const char* copy;
+};
+
 #ifndef NCCL_LATER
 #define NCCL_LATER(stream, piece) (piece)()
+#define NCCL_COMPLETE(stream, from, bytes) check_complete(static_cast<const Remembered*>(stream), static_cast<const char*>(from), bytes)
 #define NCCL_CHECK(memory, bytes)
 #define NCCL_HANGS false
 #endif
@@ -166,6 +175,16 @@ void run(Rank& rank, const Operation& operation, const char* from, char* to) {
     while (NCCL_HANGS && rank.error != SUCCESS && !rank.is_aborted) ::usleep(100);
 }
 
+[[maybe_unused]] void check_complete(const Remembered* tensor, const char* from, size_t bytes) {
+    for (; tensor != nullptr && tensor->bytes > 0; tensor++) {
+        const bool is_here = from >= tensor->at && from + bytes <= tensor->at + tensor->bytes;
+        if (is_here && std::memcmp(from, tensor->copy + (from - tensor->at), bytes) != 0) {
+            std::fprintf(stderr, "emulated NCCL: a sum may begin before its numbers are complete\n");
+            std::abort();
+        }
+    }
+}
+
 // Operations of a group that has begun, on this thread.
 thread_local int open_groups = 0;
 thread_local std::vector<std::function<void()>> waiting;
@@ -177,6 +196,7 @@ int queue(void* handle, const Operation& operation, const void* from, void* to, 
     const size_t bytes = operation.count * size_of(operation.type);
     NCCL_CHECK(from, bytes);
     NCCL_CHECK(to, operation.kind == ALL_GATHER ? rank.count * bytes : bytes);
+    NCCL_COMPLETE(stream, from, bytes);
     (void)bytes;
     auto piece = [=, &rank] { run(rank, operation, static_cast<const char*>(from), static_cast<char*>(to)); };
     auto later = [=] { NCCL_LATER(stream, piece); };

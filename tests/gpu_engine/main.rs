@@ -241,7 +241,7 @@ fn the_optimizer_moves_parameters_alike() {
     let run = |on_device: bool| {
         let (model, mut backend): (_, Box<dyn Backend>) = if on_device {
             let (model, engine) = engine(&small_model(), DType::F32);
-            (model, Box::new(OnGpu::new(engine, None)))
+            (model, Box::new(OnGpu::new(engine)))
         } else {
             let model = model(&small_model(), &Device::Cpu);
             (model.clone(), Box::new(Tape::new(&model)))
@@ -290,7 +290,7 @@ fn factors_of_low_rank_move_their_matrices_alike() {
     let run = |on_device: bool| {
         let (model, mut backend): (_, Box<dyn Backend>) = if on_device {
             let (model, engine) = engine(&shape, DType::F32);
-            (model, Box::new(OnGpu::new(engine, None)))
+            (model, Box::new(OnGpu::new(engine)))
         } else {
             let model = model(&shape, &Device::Cpu);
             (model.clone(), Box::new(Tape::new(&model)))
@@ -348,7 +348,7 @@ fn factors_of_low_rank_move_their_matrices_alike() {
 fn update_and_translate(queue: Emulator, config: &ModelConfig, compute: DType) -> Result<()> {
     let queue: Arc<dyn Queue> = Arc::new(queue);
     let model = model(config, &Device::Cpu);
-    let mut engine = OnGpu::new(Engine::new(&model, queue.clone(), compute)?, None);
+    let mut engine = OnGpu::new(Engine::new(&model, queue.clone(), compute)?);
     let decay = OptimizerConfig::Adam { betas: [0.9, 0.98], eps: 1e-9, weight_decay: 0.1 };
     let twice = (batch_twice(), Some(LowRankConfig::default()));
     for ((source, target, targets), low_rank) in [(batch(), None), twice] {
@@ -424,7 +424,7 @@ fn threads_of_no_kernel_race() {
 fn updates_behind_one_that_is_not_finite_wait() {
     let run = |poisoned: &[usize]| {
         let (model, engine) = engine(&small_model(), DType::F32);
-        let mut engine = OnGpu::new(engine, None);
+        let mut engine = OnGpu::new(engine);
         let mut optimizer = Optimizer::new(&OptimizerConfig::default(), model.parameters(), 0.9).unwrap();
         let count = model.parameters().values().elem_count();
         let state = |optimizer: &Optimizer| -> Vec<Vec<f32>> {
@@ -470,7 +470,7 @@ fn updates_behind_one_that_is_not_finite_wait() {
 #[test]
 fn numbers_that_are_not_finite_are_seen() {
     let (model, engine) = engine(&small_model(), DType::F32);
-    let mut engine = OnGpu::new(engine, None);
+    let mut engine = OnGpu::new(engine);
     let optimizer = Optimizer::new(&OptimizerConfig::default(), model.parameters(), 0.9).unwrap();
     assert!(optimizer.is_finite(&mut engine).unwrap());
     let device = model.parameters().device();

@@ -5,18 +5,20 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use candle_core::DType;
-use mt::gpu::nccl::{Failed, Library, Nccl, OnFailure};
-use mt::gpu::queue::Number;
+use mt::gpu::nccl::{Failed, Library, Nccl, OnFailure, Part};
+use mt::gpu::queue::{Number, Queue};
 use mt::gpu::{Engine, Others};
+use mt::model::ModelConfig;
 use mt::ops::loss::Targets;
 use mt::ops::optimizer::{Counts, Outcome};
+use mt::ops::sublayer::NormPlacement;
 use mt::ops::{Implementation, Mode};
 use mt::ranks::{Communicator, Ranks};
 use mt::train::backend::{Backend, OnGpu};
 
-use crate::common::emulator::{EmulatedNccl, device, on_emulator};
+use crate::common::emulator::{EmulatedNccl, Emulator, device, on_emulator};
 use crate::common::threads::{Thread, on_threads};
-use crate::common::{random_sequences, relative_error, skipped, with_dropouts};
+use crate::common::{every_option, random_sequences, relative_error, skipped, with_dropouts};
 use crate::{V, error_by_norm, model};
 
 /// Micro-batches of an update.
@@ -25,11 +27,21 @@ const MICRO_BATCHES: u64 = 4;
 /// What an update has come to: its outcome, and the gradients of all ranks.
 type Update = (Outcome, Vec<f32>);
 
-/// Two updates, of which a rank computes its own micro-batches; the second one is returned.
-fn updates(ranks: Ranks, others: Option<Others>, compute: DType) -> Update {
-    let (device, queue) = device();
-    let model = model(&with_dropouts(), &device);
-    let mut backend = OnGpu::new(Engine::new(&model, queue, compute).unwrap(), others);
+/// Two updates, of which a rank computes its own micro-batches; the second one is returned. From GPU to GPU, gradients
+/// travel in parts that are hardly larger than one sub-layer's.
+fn updates(ranks: Ranks, (others, queue): (Option<Others>, Arc<dyn Queue>), compute: DType) -> Update {
+    updates_of(&with_dropouts(), ranks, (others, queue), compute)
+}
+
+fn updates_of(
+    config: &ModelConfig,
+    ranks: Ranks,
+    (others, queue): (Option<Others>, Arc<dyn Queue>),
+    compute: DType,
+) -> Update {
+    let model = model(config, &device().0);
+    let engine = Engine::new(&model, queue, compute).unwrap();
+    let mut backend = OnGpu::new(engine).with_others(others, 1).unwrap();
     let mut update = |update: u64| {
         backend.begin().unwrap();
         for number in (0..MICRO_BATCHES).filter(|number| ranks.takes(*number)) {
@@ -65,24 +77,37 @@ fn assert_as_one(all: &[Update], want: &Update) {
 
 #[test]
 fn gradients_through_the_host_are_those_of_one_rank() {
-    let want = updates(Ranks::ALONE, None, DType::F32);
+    let want = alone(DType::F32);
     assert_eq!((want.0.counts.tokens, want.0.counts.pairs), (64, 12));
     for count in [2, 3, 4] {
         let all = on_threads(count, |thread| {
             let (ranks, others) = (thread.ranks(), Others::Host(Rc::new(thread)));
-            updates(ranks, Some(others), DType::F32)
+            updates(ranks, (Some(others), device().1), DType::F32)
         });
         assert_as_one(&all, &want);
     }
 }
 
+fn alone(compute: DType) -> Update {
+    updates(Ranks::ALONE, (None, device().1), compute)
+}
+
 /// A rank of NCCL on this thread, whose id comes from rank 0 by way of the thread's own operations.
 fn nccl(library: &'static Library, thread: &Thread, on_failure: OnFailure) -> Rc<Nccl> {
+    nccl_on(device().1, library, thread, on_failure)
+}
+
+fn nccl_on(
+    queue: Arc<dyn Queue>,
+    library: &'static Library,
+    thread: &Thread,
+    on_failure: OnFailure,
+) -> Rc<Nccl> {
     let ranks = thread.ranks();
     let own = if ranks.rank == 0 { library.id().unwrap().to_bytes() } else { Vec::new() };
     let id = mt::gpu::nccl::Id::from_bytes(&thread.gather(&own).unwrap()[0]).unwrap();
     let hosts: Vec<String> = (0..ranks.count).map(|rank| format!("host{rank}")).collect();
-    Rc::new(Nccl::start(library, id, (ranks, &hosts), device().1, on_failure).unwrap())
+    Rc::new(Nccl::start(library, id, (ranks, &hosts), queue, on_failure).unwrap())
 }
 
 /// No operation may fail. A panic of this thread would not be noticed.
@@ -100,14 +125,37 @@ fn gradients_by_nccl_are_those_of_one_rank() {
     let library = if is_emulated { Ok(EmulatedNccl::library().library) } else { Library::load() };
     let Ok(library) = library else { return skipped("gradients_by_nccl_are_those_of_one_rank", "NCCL is missing") };
     for compute in [DType::F32, DType::BF16] {
-        let want = updates(Ranks::ALONE, None, compute);
+        let want = alone(compute);
         for count in if is_emulated { vec![1, 2, 4] } else { vec![1] } {
             let all = on_threads(count, |thread| {
-                let nccl = nccl(library, &thread, never());
-                updates(thread.ranks(), Some(Others::Device(nccl, Number::F32)), compute)
+                let queue = device().1;
+                let nccl = nccl_on(queue.clone(), library, &thread, never());
+                updates(thread.ranks(), (Some(Others::Device(nccl, Number::F32)), queue), compute)
             });
             assert_as_one(&all, &want);
         }
+    }
+}
+
+/// The emulated NCCL ends the process if gradients change after the mark with which they are said to be complete.
+#[test]
+fn parts_are_added_up_as_soon_as_they_are_complete() {
+    if !on_emulator("parts_are_added_up_as_soon_as_they_are_complete") {
+        return;
+    }
+    let deep = ModelConfig { encoder_layers: 3, decoder_layers: 3, norm: NormPlacement::Pre, ..with_dropouts() };
+    for config in every_option().into_iter().step_by(4).chain([deep]) {
+        let want = updates_of(&config, Ranks::ALONE, (None, device().1), DType::F32);
+        let all = on_threads(2, |thread| {
+            let emulator = Arc::new(Emulator::new());
+            let nccl = nccl_on(emulator.clone(), EmulatedNccl::library().library, &thread, never());
+            let others = Some(Others::Device(nccl, Number::F32));
+            let update = updates_of(&config, thread.ranks(), (others, emulator.clone()), DType::F32);
+            // In each of two updates, one layer after the other.
+            assert!(emulator.early() > 2 * config.decoder_layers, "{} of {config:?}", emulator.early());
+            update
+        });
+        assert_as_one(&all, &want);
     }
 }
 
@@ -117,10 +165,11 @@ fn gradients_that_travel_in_bf16_are_rounded() {
     if !on_emulator("gradients_that_travel_in_bf16_are_rounded") {
         return;
     }
-    let want = updates(Ranks::ALONE, None, DType::F32);
+    let want = alone(DType::F32);
     let all = on_threads(2, |thread| {
-        let nccl = nccl(EmulatedNccl::library().library, &thread, never());
-        updates(thread.ranks(), Some(Others::Device(nccl, Number::Bf16)), DType::F32)
+        let queue = device().1;
+        let nccl = nccl_on(queue.clone(), EmulatedNccl::library().library, &thread, never());
+        updates(thread.ranks(), (Some(Others::Device(nccl, Number::Bf16)), queue), DType::F32)
     });
     assert_eq!(all[0], all[1]);
     let (outcome, gradients) = &all[0];
@@ -179,7 +228,8 @@ fn the_time_that_ranks_wait_is_known_by_rank() {
         for _ in 0..8 {
             std::thread::sleep(Duration::from_millis(if thread.ranks().rank == 1 { 20 } else { 1 }));
             queue.clear(gradients, 8).unwrap();
-            nccl.sum_on_device((gradients, Number::F32, 2), (numbers, 1)).unwrap();
+            let part = Part { at: gradients, count: 2, complete: None };
+            nccl.sum_on_device(&[part], Number::F32, (numbers, 1)).unwrap();
         }
         let idle = nccl.idle();
         assert_eq!(nccl.idle(), []);

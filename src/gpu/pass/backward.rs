@@ -37,7 +37,7 @@ impl Pass<'_> {
             (dy, other) = (Some(Gradient::At(other)), g);
         }
         let mut looks = Vec::new();
-        for (sublayer, kept) in layers.sublayers.iter().zip(&trail.kept).rev() {
+        for (i, (sublayer, kept)) in layers.sublayers.iter().zip(&trail.kept).enumerate().rev() {
             let joint = joints.next().ok_or_else(&mut missing)?;
             let inner = self.engine.arena.mark();
             let dropped = if self.keeps_gradients() { self.numbers(side.rows, self.d)? } else { dropped };
@@ -64,6 +64,8 @@ impl Pass<'_> {
             if pre {
                 stream = Some(ds);
             }
+            // With pre-norm, the norm of this sub-layer belongs to the next joint.
+            self.note_complete(layers.start(i + 1))?;
         }
         let kernels = &self.engine.kernels;
         if self.keeps_gradients() && kernels.has_sum(&looks) {
@@ -101,6 +103,6 @@ impl Pass<'_> {
             kernels.embed_backward(self.gradient(place), dx, places, side.padded, 1.0, of_sum, self.d)?;
         }
         self.release_gradients(mark);
-        Ok(())
+        self.note_complete(layers.start(0))
     }
 }

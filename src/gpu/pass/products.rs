@@ -149,6 +149,14 @@ impl Pass<'_> {
         self.engine.kernels.column_sums(partial, g, rows, linear.out, linear.stride)
     }
 
+    /// Notes that the gradients of the parameters from `place` on are complete, if none of them waits.
+    pub(super) fn note_complete(&mut self, place: Option<usize>) -> Result<()> {
+        match place {
+            Some(place) if !self.keeps_gradients() => self.engine.note_complete(place),
+            _ => Ok(()),
+        }
+    }
+
     /// Adds the weight gradients that have waited. Every weight has one, since none is used twice in the stacks.
     pub(super) fn add_waiting_gradients(&mut self) -> Result<()> {
         let waiting = self.waiting.take().unwrap_or_default();

@@ -72,7 +72,7 @@ mod tests {
     use candle_core::Tensor;
 
     use super::*;
-    use crate::gpu::queue::{Launch, Mark, Number, Product, Ticket};
+    use crate::gpu::queue::{Beside, Launch, Mark, Number, Product, Ticket};
 
     /// Counts blocks and launches, and does nothing.
     #[derive(Default)]
@@ -132,6 +132,14 @@ mod tests {
         }
 
         fn between(&self, _: &Mark, _: &Mark) -> Result<Option<Duration>> {
+            unreachable!()
+        }
+
+        fn beside(&self) -> Result<Box<dyn Beside>> {
+            unreachable!()
+        }
+
+        fn wait_for(&self, _: &Mark) -> Result<()> {
             unreachable!()
         }
 

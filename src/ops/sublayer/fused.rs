@@ -84,6 +84,7 @@ impl<I: Inner> Fused<I> {
         }
         if self.training {
             self.keep(Some(kept));
+            self.inner.first_parameter().begins_sublayer();
         }
         Ok(out.into_vec())
     }
@@ -188,6 +189,7 @@ impl<I: Inner> Fused<I> {
             dmemory_inner: &dmemory_inner,
             sums: &inner_sums,
         })?;
+        self.inner.first_parameter().completes_sublayer()?;
         Ok((dx.into_vec(), dmemory.into_vec()))
     }
 

@@ -89,6 +89,9 @@ pub trait Inner: Send + Sync {
     fn lengths(&self) -> (usize, usize);
     /// Widths of the buffers.
     fn widths(&self) -> Widths;
+    /// The first of its parameters in the layout: all others, and those of its norm, are behind it, and before those of
+    /// the next sub-layer.
+    fn first_parameter(&self) -> &Param;
     /// The output projection's bias, added by the wrapper.
     fn output_bias(&self) -> Option<&Param>;
     /// Prepares the weights for one pass.
