@@ -65,7 +65,11 @@ fn scores_are_those_of_sacrebleu() {
         (&["one", "--tokenize", "13a", "--tokenize-model", MODEL], 2, "a tokenizer that needs a model"),
         (&["one", "--tokenize", "spm", "--report"], 2, "pieces of words"),
         (&["one", "--tokenize", "ja-mecab"], 2, "needs a dictionary"),
-        (&["one", "--tokenize", "ja-mecab", "--tokenize-model", "."], 1, "with sys.dic, unk.dic, char.bin and matrix.bin"),
+        (
+            &["one", "--tokenize", "ja-mecab", "--tokenize-model", "."],
+            1,
+            "with sys.dic, unk.dic, char.bin and matrix.bin",
+        ),
         (&["one", "--tokenize", "FLORES200"], 2, "none, flores101, flores200, spBLEU-1K, spm"),
     ] {
         fails(&eval(args), code, &[words]);

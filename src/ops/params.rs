@@ -8,8 +8,8 @@
 //! graph to go back through. For that, the first operation depends on a dummy variable ([`Parameters::root`]).
 
 use std::collections::{BTreeMap, HashMap};
-use std::ops::Range;
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use candle_core::backend::BackendStorage;

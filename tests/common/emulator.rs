@@ -445,9 +445,8 @@ impl Queue for Emulator {
     }
 
     fn address(&self, tensor: &Tensor) -> Result<Address> {
-        let (at, bytes) = mt::ops::memory::with_slice(tensor, |values| {
-            Ok((values.as_ptr() as u64, std::mem::size_of_val(values)))
-        })?;
+        let (at, bytes) =
+            mt::ops::memory::with_slice(tensor, |values| Ok((values.as_ptr() as u64, std::mem::size_of_val(values))))?;
         self.tensors.lock().unwrap().push((at, bytes));
         // SAFETY: the tensor's memory begins there.
         Ok(unsafe { Address::new(at) })

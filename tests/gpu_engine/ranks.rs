@@ -97,12 +97,7 @@ fn nccl(library: &'static Library, thread: &Thread, on_failure: OnFailure) -> Rc
     nccl_on(device().1, library, thread, on_failure)
 }
 
-fn nccl_on(
-    queue: Arc<dyn Queue>,
-    library: &'static Library,
-    thread: &Thread,
-    on_failure: OnFailure,
-) -> Rc<Nccl> {
+fn nccl_on(queue: Arc<dyn Queue>, library: &'static Library, thread: &Thread, on_failure: OnFailure) -> Rc<Nccl> {
     let ranks = thread.ranks();
     let own = if ranks.rank == 0 { library.id().unwrap().to_bytes() } else { Vec::new() };
     let id = mt::gpu::nccl::Id::from_bytes(&thread.gather(&own).unwrap()[0]).unwrap();

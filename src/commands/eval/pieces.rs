@@ -113,7 +113,8 @@ fn words(compiled: &Compiled, folder: Option<&Path>) -> Result<Pieces> {
     // Scores with another dictionary are other scores.
     let is_known = mecab.size() == *words;
     let name = if is_known { (*signature).to_owned() } else { format!("{name}-of-{}-words", mecab.size()) };
-    let split = move |line: &str| mecab.split(line.trim_matches(is_whitespace)).into_iter().map(str::to_owned).collect();
+    let split =
+        move |line: &str| mecab.split(line.trim_matches(is_whitespace)).into_iter().map(str::to_owned).collect();
     Ok(Pieces { name, split: Box::new(split) })
 }
 
