@@ -314,8 +314,8 @@ impl Engine {
         of.iter().try_for_each(|range| self.queue.clear(self.gradients.plus(4 * range.start), 4 * range.len()))
     }
 
-    /// Notes that the gradients from `place` on are complete, if they travel from GPU to GPU. So one part after the other
-    /// gets ready for its journey, with the column sums that have waited.
+    /// Notes that the gradients from `place` on are complete, if they travel from GPU to GPU. So one part after the
+    /// other gets ready for its journey, with the column sums that have waited.
     fn note_complete(&mut self, place: usize) -> Result<()> {
         let Some(exchange) = &mut self.exchange else { return Ok(()) };
         // The last part is complete only at the end.

@@ -1,15 +1,18 @@
-//! Splits Japanese and Korean into words as MeCab does (Kudo et al. 2004, "Applying Conditional Random Fields to Japanese
-//! Morphological Analysis"), with a dictionary that MeCab has compiled: among all ways to cut a line into words of the
-//! dictionary and unknown ones, the way with the least sum of costs, of words and of neighbours.
+//! Splits Japanese and Korean into words as MeCab does (Kudo et al. 2004, "Applying Conditional Random Fields to
+//! Japanese Morphological Analysis"), with a dictionary that MeCab has compiled.
+//!
+//! Among all ways to cut a line into words of the dictionary and unknown ones, the way with the least sum of costs is
+//! taken: costs of words, and of neighbours.
 //!
 //! The files, little-endian, as MeCab 0.996 writes them:
 //!
-//! | file | what it has |
-//! |---|---|
-//! | `sys.dic`, `unk.dic` | ten numbers of 32 bits (a checksum of the size, version, type, words, left and right contexts, bytes of the three parts, 0), the name of the encoding in 32 bytes, a double array, words, descriptions |
-//! | `matrix.bin` | both numbers of contexts (16 bits), and the cost of each pair (16 bits) |
-//! | `char.bin` | the number of categories (32 bits), their names in 32 bytes each, and 32 bits about each character below U+FFFF |
-//! | `dicrc` | with mecab-ko: what it costs when a word of some kinds follows white space |
+//! - `sys.dic` and `unk.dic`: ten numbers of 32 bits (a checksum of the size, the version, the type, the numbers of
+//!   words and of left and right contexts, the bytes of the three parts, 0), the name of the encoding in 32 bytes, a
+//!   double array, words, descriptions;
+//! - `matrix.bin`: both numbers of contexts (16 bits), and the cost of each pair (16 bits);
+//! - `char.bin`: the number of categories (32 bits), their names in 32 bytes each, and 32 bits about each character
+//!   below U+FFFF;
+//! - `dicrc`: with mecab-ko, what it costs when a word of some kinds follows white space.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -442,8 +445,8 @@ mod tests {
         bytes
     }
 
-    /// Three categories: others (two characters at most, and groups), white space, and digits, which are grouped even where there
-    /// are words.
+    /// Three categories: others (unknown words of at most two characters), white space, and digits, which are grouped
+    /// even where there are words.
     fn character_table() -> Vec<u8> {
         let mut bytes = 3u32.to_le_bytes().to_vec();
         for name in ["DEFAULT", "SPACE", "NUMERIC"] {
