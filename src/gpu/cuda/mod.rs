@@ -2,6 +2,7 @@
 
 mod product;
 mod staging;
+mod stream;
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
@@ -73,60 +74,6 @@ impl Drop for Timer<'_> {
             locked(&cuda.timed).push_back(timed);
         }
     }
-}
-
-/// A stream of its own. (Candle's would make every access to a tensor wait for all streams.)
-struct Stream {
-    raw: sys::CUstream,
-    /// That of the queue, for the context.
-    queue: Arc<CudaStream>,
-}
-
-impl Beside for Stream {
-    fn wait_for(&self, mark: &Mark) -> Result<()> {
-        // SAFETY: the stream is there.
-        unsafe { wait_for(self.raw, mark) }
-    }
-
-    fn mark(&self) -> Result<Mark> {
-        // SAFETY: the stream is there.
-        unsafe { mark(&self.queue, self.raw) }
-    }
-
-    fn stream(&self) -> *mut c_void {
-        self.raw.cast()
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        // What is queued there is done first. If that fails, so has the device.
-        // SAFETY: it is not used again.
-        let _ = unsafe { result::stream::destroy(self.raw) };
-    }
-}
-
-/// Marks the end of the work of a stream, which has the context of `queue`.
-///
-/// # Safety
-/// The stream exists.
-unsafe fn mark(queue: &CudaStream, stream: sys::CUstream) -> Result<Mark> {
-    queue.context().bind_to_thread().map_err(driver_error)?;
-    let event = queue.context().new_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT)).map_err(driver_error)?;
-    // SAFETY: both exist.
-    unsafe { result::event::record(event.cu_event(), stream) }.map_err(driver_error)?;
-    Ok(Mark::new(event))
-}
-
-/// Lets a stream wait for the work before a mark.
-///
-/// # Safety
-/// The stream exists.
-unsafe fn wait_for(stream: sys::CUstream, mark: &Mark) -> Result<()> {
-    let Some(event) = mark.of::<CudaEvent>() else { return Ok(()) };
-    let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-    // SAFETY: both exist.
-    unsafe { result::stream::wait_event(stream, event.cu_event(), flags) }.map_err(driver_error)
 }
 
 /// The time between two events that were recorded and are over.
@@ -472,7 +419,7 @@ impl Queue for Cuda {
 
     fn mark(&self) -> Result<Mark> {
         // SAFETY: the stream is there.
-        unsafe { mark(&self.stream, self.stream.cu_stream()) }
+        unsafe { stream::mark(&self.stream, self.stream.cu_stream()) }
     }
 
     fn between(&self, from: &Mark, to: &Mark) -> Result<Option<Duration>> {
@@ -485,14 +432,13 @@ impl Queue for Cuda {
 
     fn beside(&self) -> Result<Box<dyn Beside>> {
         self.bind()?;
-        let raw = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(driver_error)?;
-        Ok(Box::new(Stream { raw, queue: self.stream.clone() }))
+        Ok(Box::new(stream::Stream::new(self.stream.clone())?))
     }
 
     fn wait_for(&self, mark: &Mark) -> Result<()> {
         self.bind()?;
         // SAFETY: the stream is there.
-        unsafe { wait_for(self.stream.cu_stream(), mark) }
+        unsafe { stream::wait_for(self.stream.cu_stream(), mark) }
     }
 
     fn stream(&self) -> Result<*mut c_void> {

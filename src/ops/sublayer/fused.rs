@@ -314,10 +314,10 @@ impl<I: Inner> CustomOp2 for Fused<I> {
 
     fn cpu_fwd(
         &self,
-        x: &CpuStorage,
-        layout: &Layout,
         memory: &CpuStorage,
         memory_layout: &Layout,
+        x: &CpuStorage,
+        layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
         let d = layout.dims().last().copied().unwrap_or(1);
         let out = self.forward(storage_slice(x, layout)?, storage_slice(memory, memory_layout)?, d)?;
@@ -326,8 +326,8 @@ impl<I: Inner> CustomOp2 for Fused<I> {
 
     fn bwd(
         &self,
-        x: &Tensor,
         memory: &Tensor,
+        x: &Tensor,
         _: &Tensor,
         gradient: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
@@ -337,6 +337,6 @@ impl<I: Inner> CustomOp2 for Fused<I> {
             with_slice(x, |xs| with_slice(memory, |ms| with_slice(&gradient, |g| self.backward(xs, ms, g, d))))?;
         let dx = Tensor::from_vec(dx, x.shape(), x.device())?;
         let dmemory = Tensor::from_vec(dmemory, memory.shape(), memory.device())?;
-        Ok((Some(dx), Some(dmemory)))
+        Ok((Some(dmemory), Some(dx)))
     }
 }

@@ -56,7 +56,8 @@ pub fn run<I: Inner + 'static>(
     let op = Fused::new(inner, residual, mode.is_training());
     match memory {
         None => x.apply_op1(op),
-        Some(memory) => x.apply_op2(memory, op),
+        // Candle goes back through the second argument first: so through the whole decoder before the encoder.
+        Some(memory) => memory.apply_op2(x, op),
     }
 }
 
