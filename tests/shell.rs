@@ -76,7 +76,7 @@ fn bash_completes_commands_flags_values_and_files() {
         ("mt score --precision i", "int8"),
         ("mt embed --pool ", "mean max first"),
         ("mt eval --format ", "text json latex"),
-        ("mt eval --tokenize ", "13a intl char zh none flores101 flores200 spBLEU-1K spm"),
+        ("mt eval --tokenize ", "13a intl char zh none flores101 flores200 spBLEU-1K spm ja-mecab ko-mecab"),
         ("mt eval --smooth ", "exp floor add-k none"),
         ("mt export --format ", "ct2 hf hf-marian"),
         ("mt export --quantization ", "float32 int8"),

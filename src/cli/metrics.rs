@@ -48,8 +48,8 @@ pub struct MetricArgs {
     /// As in validation, pairs with an empty side, or one longer than model.max_length, do not count.
     #[arg(long, help_heading = "Metrics", conflicts_with_all = ["hyp", "sentence_level", "format"])]
     pub ppl: bool,
-    /// BLEU: tokenizer: 13a, intl, char, zh or none; or the pieces of a SentencePiece model: flores101, flores200,
-    /// spBLEU-1K or spm [default: 13a; for a model, its valid.tokenize]
+    /// BLEU: tokenizer: 13a, intl, char, zh or none; the pieces of a SentencePiece model: flores101, flores200,
+    /// spBLEU-1K or spm; or MeCab's words: ja-mecab or ko-mecab [default: 13a; for a model, its valid.tokenize]
     #[arg(
         long, value_name = "NAME", help_heading = "Metrics", hide_possible_values = true,
         value_parser = Offered([&Tokenize::NAMES[..], &pieces::NAMES].concat())
