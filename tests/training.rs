@@ -274,11 +274,11 @@ fn the_final_model_is_chosen_by_validation() {
     assert!(model(&project, "alone") == model(&project, "mean") && project.logged("alone", "candidate").is_empty());
     // Of fewer checkpoints than are asked for, all; and once a mean is the better model, it is the final one.
     let keys =
-        ["train.average_last=99", "train.schedule.learning_rate=0.05", "valid.metric=loss", "train.max_updates=60"];
-    train(&project, "noisy", &[&keys[..], &["valid.every=60", "train.keep=99"]].concat());
+        ["train.average_last=99", "train.schedule.learning_rate=0.1", "valid.metric=loss", "train.max_updates=120"];
+    train(&project, "noisy", &[&keys[..], &["valid.every=120", "train.keep=99"]].concat());
     let tried = project.logged("noisy", "candidate");
     let best = tried.iter().min_by(|a, b| number(a, "loss").total_cmp(&number(b, "loss"))).unwrap();
-    assert_eq!(tried[0]["model"], mean(15).as_str());
+    assert_eq!(tried[0]["model"], mean(30).as_str());
     assert!(best["chosen"] == true && best["model"].as_str().unwrap().starts_with("average of the last "), "{tried:?}");
     assert_eq!(project.logged("noisy", "final")[0]["loss"], best["loss"]);
 }

@@ -22,6 +22,7 @@ use rayon::prelude::*;
 use super::matmul::Precision;
 use super::memory;
 use super::profile::{self, Work};
+use crate::ranks::OnComplete;
 
 /// The kinds of parameters that training treats differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,9 +120,6 @@ pub struct Parameters {
     /// How far a backward pass has come, if somebody wants to know.
     backward: Mutex<Option<Backward>>,
 }
-
-/// What is called in a backward pass, with the place from which on all gradients are complete, and all gradients.
-pub type OnComplete = Arc<dyn Fn(usize, &[f32]) + Send + Sync>;
 
 /// How far a backward pass over fused sub-layers has come.
 struct Backward {

@@ -18,8 +18,12 @@ pub mod mpi;
 pub mod timed;
 pub mod watch;
 
+use std::sync::Arc;
+
 use crate::error::Result;
-use crate::ops::params::OnComplete;
+
+/// What is called in a backward pass, with the place from which on all gradients are complete, and all gradients.
+pub type OnComplete = Arc<dyn Fn(usize, &[f32]) + Send + Sync>;
 
 /// The other ranks of a data-parallel run, as one of them sees them.
 ///

@@ -17,10 +17,9 @@ use mpi::traits::{AsRaw, Communicator as _, Equivalence};
 
 use self::sums::{Ahead, Request, is_complete};
 use super::watch::Watch;
-use super::{Communicator, Ranks};
+use super::{Communicator, OnComplete, Ranks};
 use crate::error::{Error, Result};
 use crate::notice::Notice;
-use crate::ops::params::OnComplete;
 
 /// Numbers that one operation broadcasts.
 const PIECE: usize = 1 << 20;

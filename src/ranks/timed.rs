@@ -4,9 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Instant;
 
-use super::{Communicator, Idle, Ranks};
+use super::{Communicator, Idle, OnComplete, Ranks};
 use crate::error::Result;
-use crate::ops::params::OnComplete;
 
 /// Collective operations, with the time that each rank spends in sums of gradients: the slowest rank spends the least.
 pub struct Timed {

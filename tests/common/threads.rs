@@ -6,8 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use mt::error::{Error, Result};
-use mt::ops::params::OnComplete;
-use mt::ranks::{Communicator, Ranks};
+use mt::ranks::{Communicator, OnComplete, Ranks};
 
 /// How long a rank waits for the others. They are out of step if one does not come.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -13,7 +13,7 @@ use mpi::ffi;
 use mpi::traits::Equivalence;
 
 use crate::error::{Error, Result};
-use crate::ops::params::OnComplete;
+use crate::ranks::OnComplete;
 
 /// The most numbers that one operation adds up: few enough to copy some while others travel.
 const MOST: usize = 1 << 20;
