@@ -63,7 +63,7 @@ fn scores_are_those_of_sacrebleu() {
         (&["one", "--tokenize", "flores200"][..], 1, "fetch https://tinyurl.com/flores200sacrebleuspm to there"),
         (&["one", "--tokenize", "flores200", "--tokenize-model", "one"], 1, "name a .model file of SentencePiece"),
         (&["one", "--tokenize", "13a", "--tokenize-model", MODEL], 2, "a tokenizer that needs a model"),
-        (&["one", "--tokenize", "spm", "--report"], 2, "pieces of words"),
+        (&["one", "--tokenize", "spm", "--report"], 2, "--report cannot use --tokenize spm"),
         (&["one", "--tokenize", "ja-mecab"], 2, "needs a dictionary"),
         (
             &["one", "--tokenize", "ja-mecab", "--tokenize-model", "."],

@@ -80,7 +80,7 @@ impl Others {
         }
     }
 
-    /// The same, as long as these are there.
+    /// The same, borrowed.
     pub fn operations(&self) -> &dyn Communicator {
         match self {
             Self::Host(others) => &**others,
@@ -97,7 +97,7 @@ struct Exchange {
     at: Address,
     /// The parts that are added up at once, from the last to the first, as backward completes them.
     parts: Vec<Range<usize>>,
-    /// When the last pass has completed the first of these, as far as it did so before its end.
+    /// A mark for each of the first parts, which the last pass has completed before its end.
     complete: Vec<Mark>,
 }
 
@@ -272,6 +272,7 @@ impl Engine {
     /// losses.
     pub fn begin(&mut self) -> Result<()> {
         self.take_weights()?;
+        self.forget_complete();
         self.of_factors = (Address::NONE, 0);
         let count = self.model.parameters().values().elem_count();
         self.queue.clear(self.gradients, 4 * count)?;
@@ -280,9 +281,7 @@ impl Engine {
 
     /// Runs a batch forward and adds its losses to the sums; in training also backward, adding to the gradients.
     pub fn pass(&mut self, source: &Sequences, target: &Sequences, targets: &Targets, mode: &Mode) -> Result<()> {
-        if let Some(exchange) = &mut self.exchange {
-            exchange.complete.clear();
-        }
+        self.forget_complete();
         let result = pass::run(self, source, target, targets, mode);
         match result {
             Ok(()) => self.arena.reset(),
@@ -312,6 +311,13 @@ impl Engine {
     /// Clears the gradients of some parameters.
     pub fn clear_gradients(&self, of: &[Range<usize>]) -> Result<()> {
         of.iter().try_for_each(|range| self.queue.clear(self.gradients.plus(4 * range.start), 4 * range.len()))
+    }
+
+    /// Forgets which gradients an earlier pass has completed: they change again.
+    fn forget_complete(&mut self) {
+        if let Some(exchange) = &mut self.exchange {
+            exchange.complete.clear();
+        }
     }
 
     /// Notes that the gradients from `place` on are complete, if they travel from GPU to GPU. So one part after the

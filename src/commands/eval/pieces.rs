@@ -77,7 +77,7 @@ pub(super) fn load(args: &EvalArgs) -> Result<Option<Arc<Pieces>>> {
         return Err(error.help(format!("give --tokenize {} as well", NAMES.join(" or "))));
     };
     if args.report {
-        let error = Error::usage(format!("--report compares words, and --tokenize {name} finds pieces of words"));
+        let error = Error::usage(format!("--report cannot use --tokenize {name}, which needs a model"));
         return Err(error.help("leave one of them out"));
     }
     if let Some(compiled) = COMPILED.iter().find(|compiled| compiled.name == name) {
