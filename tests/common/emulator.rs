@@ -99,6 +99,8 @@ pub struct Emulator {
     /// Where tensors lie, and their bytes. Marks remember what was there, once there is a stream beside.
     tensors: Mutex<Vec<(u64, usize)>>,
     has_stream: AtomicBool,
+    /// Kernels and products that it has computed.
+    computed: Arc<AtomicUsize>,
     early: Arc<AtomicUsize>,
 }
 
@@ -113,6 +115,7 @@ struct Remembered {
 /// A mark.
 struct Moment {
     time: Instant,
+    computed: usize,
     tensors: Vec<(u64, Vec<u8>)>,
 }
 
@@ -120,7 +123,9 @@ struct Moment {
 /// emulated NCCL compares the memory with that of the mark that was waited for.
 #[derive(Default)]
 struct Stream {
-    /// How often it waited for a mark after which the emulator has changed a tensor.
+    /// Kernels and products that the emulator has computed.
+    computed: Arc<AtomicUsize>,
+    /// How often this stream waited for a mark that was not behind all of them.
     early: Arc<AtomicUsize>,
     mark: Mutex<Option<Mark>>,
     /// One after the other, ended by one without bytes.
@@ -129,10 +134,8 @@ struct Stream {
 
 impl Beside for Stream {
     fn wait_for(&self, mark: &Mark) -> Result<()> {
-        let tensors = &mark.of::<Moment>().expect("it is of this queue").tensors;
-        // SAFETY: as in `mark`.
-        let now = |at: u64, bytes| unsafe { std::slice::from_raw_parts(at as *const u8, bytes) };
-        if tensors.iter().any(|(at, copy)| now(*at, copy.len()) != copy) {
+        let Moment { computed, tensors, .. } = mark.of().expect("it is of this queue");
+        if self.computed.load(Ordering::Relaxed) > *computed {
             self.early.fetch_add(1, Ordering::Relaxed);
         }
         let of = |(at, copy): &(u64, Vec<u8>)| Remembered { at: *at, bytes: copy.len(), copy: copy.as_ptr() };
@@ -143,7 +146,7 @@ impl Beside for Stream {
     }
 
     fn mark(&self) -> Result<Mark> {
-        Ok(Mark::new(Moment { time: Instant::now(), tensors: Vec::new() }))
+        Ok(Mark::new(Moment { time: Instant::now(), computed: 0, tensors: Vec::new() }))
     }
 
     fn stream(&self) -> *mut c_void {
@@ -180,8 +183,8 @@ impl Emulator {
     fn of(races: Option<bool>) -> Self {
         // SAFETY: emulated.h defines it with this signature.
         let launch = unsafe { *library(races.is_some()).get::<Launch>(b"emulator_launch").unwrap() };
-        let (fetches, tensors, has_stream, early) = Default::default();
-        Self { launch, left: usize::MAX.into(), guarded: false, races, fetches, tensors, has_stream, early }
+        let (fetches, tensors, has_stream, computed, early) = Default::default();
+        Self { launch, left: usize::MAX.into(), guarded: false, races, fetches, tensors, has_stream, computed, early }
     }
 }
 
@@ -375,6 +378,7 @@ impl Queue for Emulator {
         let (name, grid) = (CString::new(launch.kernel).unwrap(), launch.grid);
         let (threads, shared) = (launch.threads, launch.shared);
         let _watch = self.races.map(watch);
+        self.computed.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller upholds the contract of `launch`.
         let code = unsafe { (self.launch)(name.as_ptr(), grid.as_ptr(), threads, shared, arguments.as_mut_ptr()) };
         assert!(code != 1, "there is no kernel {}", launch.kernel);
@@ -387,6 +391,7 @@ impl Queue for Emulator {
 
     fn product(&self, p: &Product) -> Result<()> {
         let c = p.c;
+        self.computed.fetch_add(1, Ordering::Relaxed);
         assert!(!c.transposed && (p.epilogue == Epilogue::None || !p.accumulate) && self.takes_epilogue(p));
         for row in 0..p.m {
             let a: Vec<f32> = (0..p.k).map(|k| element(p.a, row, k, p.number)).collect();
@@ -423,7 +428,7 @@ impl Queue for Emulator {
                 tensors.push((at, copy));
             }
         }
-        Ok(Mark::new(Moment { time: Instant::now(), tensors }))
+        Ok(Mark::new(Moment { time: Instant::now(), computed: self.computed.load(Ordering::Relaxed), tensors }))
     }
 
     fn between(&self, from: &Mark, to: &Mark) -> Result<Option<Duration>> {
@@ -433,7 +438,8 @@ impl Queue for Emulator {
 
     fn beside(&self) -> Result<Box<dyn Beside>> {
         self.has_stream.store(true, Ordering::Relaxed);
-        Ok(Box::new(Stream { early: self.early.clone(), ..Stream::default() }))
+        let (computed, early) = (self.computed.clone(), self.early.clone());
+        Ok(Box::new(Stream { computed, early, ..Stream::default() }))
     }
 
     fn wait_for(&self, _: &Mark) -> Result<()> {
