@@ -157,8 +157,8 @@ struct Decision {
 }
 
 impl Exchange {
-    /// Brings a part into the type that it travels in.
-    fn take(&self, part: &Range<usize>, gradients: Address, kernels: &Kernels) -> Result<()> {
+    /// Converts a part to the type that it travels in.
+    fn convert(&self, part: &Range<usize>, gradients: Address, kernels: &Kernels) -> Result<()> {
         if self.number == Number::F32 {
             return Ok(());
         }
@@ -169,7 +169,7 @@ impl Exchange {
     fn sum(&mut self, others: &Nccl, gradients: Address, numbers: (Address, usize), kernels: &Kernels) -> Result<()> {
         let complete: Vec<Mark> = std::mem::take(&mut self.complete);
         for part in &self.parts[complete.len()..] {
-            self.take(part, gradients, kernels)?;
+            self.convert(part, gradients, kernels)?;
         }
         let marks = complete.into_iter().map(Some).chain(std::iter::repeat(None));
         let place = |part: &Range<usize>| self.at.plus(self.number.bytes(part.start));
@@ -320,8 +320,8 @@ impl Engine {
         }
     }
 
-    /// Notes that the gradients from `place` on are complete, if they travel from GPU to GPU. So one part after the
-    /// other gets ready for its journey, with the column sums that have waited.
+    /// Notes that the gradients from `place` on are complete, but for column sums that wait. If they travel from GPU to
+    /// GPU, each part that lies there is converted to the type that it travels in, and marked.
     fn note_complete(&mut self, place: usize) -> Result<()> {
         let Some(exchange) = &mut self.exchange else { return Ok(()) };
         // The last part is complete only at the end.
@@ -329,7 +329,7 @@ impl Engine {
             && part.start >= place.max(1)
         {
             self.column_sums.add_up(&self.kernels)?;
-            exchange.take(part, self.gradients, &self.kernels)?;
+            exchange.convert(part, self.gradients, &self.kernels)?;
             let mark = self.queue.mark()?;
             exchange.complete.push(mark);
         }

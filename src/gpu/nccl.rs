@@ -17,7 +17,7 @@ use std::time::Duration;
 
 pub use library::{Failed, Id, Library};
 
-use super::queue::{Address, Beside, Mark, Number, Queue, Ticket};
+use super::queue::{Address, Mark, Number, Queue, SideStream, Ticket};
 use super::{bytes_of, bytes_of_mut};
 use crate::error::{Error, Result};
 use crate::ranks::{Communicator, Idle, Ranks};
@@ -40,7 +40,7 @@ pub struct Nccl {
     handle: Handle,
     queue: Arc<dyn Queue>,
     /// Where sums of gradients go on while the queue computes others.
-    beside: Box<dyn Beside>,
+    side: Box<dyn SideStream>,
     ranks: Ranks,
     /// The machine of each rank.
     hosts: Vec<String>,
@@ -119,7 +119,7 @@ impl Nccl {
         let asks = thread.map_err(|error| Error::thread("watches NCCL", error))?;
         Ok(Self {
             handle,
-            beside: queue.beside()?,
+            side: queue.side_stream()?,
             queue,
             ranks,
             hosts: hosts.to_vec(),
@@ -169,20 +169,20 @@ impl Nccl {
         let came = self.queue.mark()?;
         self.queue.upload(bytes_of(&times), self.times)?;
         let all_complete = self.queue.mark()?;
-        let stream = || self.beside.stream();
-        let wait_for = |part: &Part| self.beside.wait_for(part.complete.as_ref().unwrap_or(&all_complete));
+        let stream = || self.side.stream();
+        let wait_for = |part: &Part| self.side.wait_for(part.complete.as_ref().unwrap_or(&all_complete));
         let Some((last, first)) = parts.split_last() else { return Ok(()) };
         for part in first {
             wait_for(part)?;
             self.add_up(part.at, part.count, number.into(), stream())?;
         }
-        self.beside.wait_for(&all_complete)?;
+        self.side.wait_for(&all_complete)?;
         self.together(|| {
             self.add_up(last.at, last.count, number.into(), stream())?;
             self.add_up(numbers.0, numbers.1, Type::F64, stream())?;
             self.add_up(self.times, 2 * self.ranks.count, Type::F64, stream())
         })?;
-        self.queue.wait_for(&self.beside.mark()?)?;
+        self.queue.wait_for(&self.side.mark()?)?;
         let done = self.queue.mark()?;
         if let Some(since) = timing.since.replace(done.clone()) {
             timing.under_way.push_back([since, came, done]);

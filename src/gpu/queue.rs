@@ -192,7 +192,7 @@ impl Mark {
 }
 
 /// A stream beside a [`Queue`], of the same device, for libraries: its work and the queue's go on at the same time.
-pub trait Beside {
+pub trait SideStream {
     /// Lets what is queued from now on begin when the work before a mark of the queue is done.
     fn wait_for(&self, mark: &Mark) -> Result<()>;
 
@@ -266,7 +266,7 @@ pub trait Queue: Send + Sync {
     fn between(&self, from: &Mark, to: &Mark) -> Result<Option<Duration>>;
 
     /// A stream beside this queue.
-    fn beside(&self) -> Result<Box<dyn Beside>>;
+    fn side_stream(&self) -> Result<Box<dyn SideStream>>;
 
     /// Lets what is queued from now on begin when the work before a mark of a stream beside this queue is done.
     fn wait_for(&self, mark: &Mark) -> Result<()>;

@@ -15,7 +15,7 @@ use mpi::ffi;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{AsRaw, Communicator as _, Equivalence};
 
-use self::sums::{Ahead, Request, is_complete};
+use self::sums::{EarlySums, Request, is_complete};
 use super::watch::Watch;
 use super::{Communicator, OnComplete, Ranks};
 use crate::error::{Error, Result};
@@ -35,7 +35,7 @@ const UNTIL_KNOWN: Duration = Duration::from_secs(90);
 /// MPI's ranks.
 pub struct Mpi {
     /// The sums of gradients. Their thread ends before MPI does.
-    sums: RefCell<Ahead>,
+    sums: RefCell<EarlySums>,
     universe: Cell<Option<Universe>>,
     world: SimpleCommunicator,
     ranks: Ranks,
@@ -70,7 +70,7 @@ impl Mpi {
                  `srun --mpi=pmix` or `--mpi=pmi2`",
             ));
         }
-        let sums = Ahead::new(world.as_raw(), ranks.count > 1 && threading >= Threading::Serialized)?;
+        let sums = EarlySums::new(world.as_raw(), ranks.count > 1 && threading >= Threading::Serialized)?;
         Ok(Self {
             universe: Cell::new(Some(universe)),
             world,

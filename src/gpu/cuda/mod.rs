@@ -17,7 +17,7 @@ use candle_core::cuda_backend::cudarc::driver::{
 use candle_core::cuda_backend::cudarc::nvrtc::Ptx;
 use candle_core::{Device, Storage, Tensor};
 
-use super::queue::{Address, Beside, Epilogue, Launch, Mark, Number, Product, Queue, Ticket};
+use super::queue::{Address, Epilogue, Launch, Mark, Number, Product, Queue, SideStream, Ticket};
 use crate::error::{Error, Result};
 use crate::ops::matmul::Precision;
 use crate::ops::profile::{self, Work};
@@ -430,7 +430,7 @@ impl Queue for Cuda {
         elapsed(from, to).map(Some)
     }
 
-    fn beside(&self) -> Result<Box<dyn Beside>> {
+    fn side_stream(&self) -> Result<Box<dyn SideStream>> {
         self.bind()?;
         Ok(Box::new(stream::Stream::new(self.stream.clone())?))
     }

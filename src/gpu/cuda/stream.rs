@@ -7,7 +7,7 @@ use candle_core::cuda_backend::cudarc::driver::{CudaEvent, CudaStream, result, s
 
 use super::driver_error;
 use crate::error::Result;
-use crate::gpu::queue::{Beside, Mark};
+use crate::gpu::queue::{Mark, SideStream};
 
 /// A stream of its own. (Candle's would make every access to a tensor wait for all streams.)
 pub(super) struct Stream {
@@ -25,7 +25,7 @@ impl Stream {
     }
 }
 
-impl Beside for Stream {
+impl SideStream for Stream {
     fn wait_for(&self, mark: &Mark) -> Result<()> {
         // SAFETY: the stream is there.
         unsafe { wait_for(self.raw, mark) }

@@ -72,7 +72,7 @@ mod tests {
     use candle_core::Tensor;
 
     use super::*;
-    use crate::gpu::queue::{Beside, Launch, Mark, Number, Product, Ticket};
+    use crate::gpu::queue::{Launch, Mark, Number, Product, SideStream, Ticket};
 
     /// Counts blocks and launches, and does nothing.
     #[derive(Default)]
@@ -135,7 +135,7 @@ mod tests {
             unreachable!()
         }
 
-        fn beside(&self) -> Result<Box<dyn Beside>> {
+        fn side_stream(&self) -> Result<Box<dyn SideStream>> {
             unreachable!()
         }
 

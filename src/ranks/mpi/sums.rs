@@ -181,12 +181,12 @@ impl Drop for Sums {
 }
 
 /// Sums, and the thread on which they go on.
-pub(super) struct Ahead {
+pub(super) struct EarlySums {
     shared: Arc<(Mutex<Sums>, Condvar)>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Ahead {
+impl EarlySums {
     /// Sums over the ranks of `world`. Without a thread, they go on only while the caller asks for them.
     ///
     /// # Errors
@@ -226,7 +226,7 @@ impl Ahead {
     }
 }
 
-impl Drop for Ahead {
+impl Drop for EarlySums {
     fn drop(&mut self) {
         self.end();
     }
