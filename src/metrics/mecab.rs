@@ -380,8 +380,9 @@ fn characters(bytes: &[u8]) -> Option<(Vec<Character>, Vec<&[u8]>)> {
 fn after_space(settings: &str) -> Vec<(u16, i64)> {
     let values = settings.lines().filter_map(|line| line.split_once('='));
     let values = values.filter(|(key, _)| key.trim() == "left-space-penalty-factor");
-    let numbers: Vec<i64> = values.flat_map(|(_, value)| value.split(',')).flat_map(|n| n.trim().parse()).collect();
-    numbers.as_chunks::<2>().0.iter().filter_map(|[kind, cost]| Some((u16::try_from(*kind).ok()?, *cost))).collect()
+    let numbers: Vec<i32> = values.flat_map(|(_, value)| value.split(',')).flat_map(|n| n.trim().parse()).collect();
+    let pair = |[kind, cost]: &[i32; 2]| Some((u16::try_from(*kind).ok()?, i64::from(*cost)));
+    numbers.as_chunks::<2>().0.iter().filter_map(pair).collect()
 }
 
 #[cfg(test)]

