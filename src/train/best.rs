@@ -147,9 +147,18 @@ impl TrainState {
         Standing { place, is_by_loss: is_compared && order == expected }
     }
 
+    /// Takes note of a validation's loss, and returns whether none was lower before.
+    pub fn is_lowest(&mut self, loss: f64) -> bool {
+        let is_lowest = self.lowest_loss.is_none_or(|lowest| loss < lowest);
+        if is_lowest {
+            self.lowest_loss = Some(loss);
+        }
+        is_lowest
+    }
+
     /// Forgets the validations so far: what they found is not comparable with what comes.
     pub fn forget_validations(&mut self) {
-        (self.best, self.highest, self.stale) = (None, None, 0);
+        (self.best, self.highest, self.lowest_loss, self.stale) = (None, None, None, 0);
         self.next_best.clear();
         self.plateau.forget_the_best();
     }

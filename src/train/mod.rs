@@ -378,14 +378,15 @@ impl Trainer<'_> {
         self.state.validations += 1;
         let judge = Judge { metric: self.valid.metric, differ: &|a, b| callbacks.differ(a, b) };
         let standing = self.state.rank(result.judged(step), self.config.keep_best, &judge);
-        let better = standing.is_best();
-        if better {
+        // A score near 0 goes up and down by chance while the loss still falls.
+        let improved = self.state.is_lowest(result.loss) || standing.is_best();
+        if improved {
             self.state.stale = 0;
         } else if step >= self.valid.patience_after {
             self.state.stale += 1;
         }
         self.tell_validation(&result, standing, clock);
-        if self.state.plateau.validated(&self.config.schedule, better) {
+        if self.state.plateau.validated(&self.config.schedule, improved) {
             let rate = self.learning_rate(step + 1);
             self.log.line(&format!("note: validation has not improved: the learning rate is lowered to {rate:.2e}"));
         }

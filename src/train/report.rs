@@ -158,6 +158,7 @@ impl Trainer<'_> {
         };
         let of_patience = match patience {
             _ if better || patience == 0 => None,
+            _ if self.state.lowest_loss == Some(result.loss) => Some("but the loss is the lowest so far".to_owned()),
             _ if step < patience_after => Some(format!("patience counts from update {patience_after} on")),
             _ => Some(format!("{} of {patience}", self.state.stale)),
         };

@@ -44,7 +44,7 @@ pub enum ScheduleConfig {
         warmup: u64,
     },
     /// `learning_rate`, multiplied with `factor` whenever `patience` validations in a row have brought no improvement
-    /// of `valid.metric` (as Sockeye's plateau-reduce).
+    /// (as Sockeye's plateau-reduce).
     Plateau {
         /// The rate at first.
         learning_rate: f64,

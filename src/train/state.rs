@@ -35,7 +35,9 @@ pub struct TrainState {
     pub next_best: Vec<Judged>,
     /// That with the highest score, unless it is the best one.
     pub highest: Option<Judged>,
-    /// Validations since the best one, without those before `valid.patience_after`.
+    /// The lowest loss of all validations so far.
+    pub lowest_loss: Option<f64>,
+    /// Validations since the last improvement, without those before `valid.patience_after`.
     pub stale: u64,
     /// Whether the validation of this update was cut short.
     pub validation_due: bool,

@@ -153,6 +153,21 @@ fn an_update_skipped_at_the_end_is_saved() {
     assert_eq!((left.end, saved), (Ok(StopReason::Epochs), vec![(39, 1), (39, 0)]));
 }
 
+/// A lower loss counts as an improvement, even if an earlier model has the higher score and stays the best.
+#[test]
+fn a_loss_that_still_falls_does_not_end_training() {
+    let found =
+        [[0.6, 6.0], [0.2, 5.8], [0.3, 5.7], [0.1, 5.6], [0.3, 5.65], [0.5, 5.6], [0.7, 5.9], [0.2, 5.6], [0.3, 5.6]];
+    let (left, _) = run(1, &config(), Trouble { found: &found, patience: 2, ..Trouble::default() });
+    let validations = left.log.iter().filter(|entry| entry["event"] == "valid");
+    let stale: Vec<u64> = validations.map(|entry| entry["stale"].as_u64().unwrap()).collect();
+    let best = left.saved.last().unwrap().state.best.as_ref().map(|best| best.step);
+    assert_eq!((stale, best, left.end), (vec![0, 0, 0, 0, 1, 2], Some(4), Ok(StopReason::Patience)));
+    let (left, _) = run(1, &config(), Trouble { found: &found, patience: 3, ..Trouble::default() });
+    let last = left.log.iter().rfind(|entry| entry["event"] == "valid").unwrap();
+    assert_eq!((&last["update"], &last["stale"]), (&36.into(), &2.into()));
+}
+
 /// After the last update of each, or the next one if that is skipped; a later one is not queued ahead.
 #[test]
 fn checkpoints_come_when_epochs_are_complete() {

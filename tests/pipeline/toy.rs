@@ -151,6 +151,8 @@ struct Surroundings {
     /// The number of batches.
     batches: u64,
     saved: Vec<Saved>,
+    /// The score and the loss that each validation finds; none: the model's loss.
+    found: Vec<[f64; 2]>,
     /// A batch that cannot be read.
     unreadable: Option<u64>,
     /// A signal arrives when it has been asked for this many times.
@@ -174,7 +176,10 @@ pub(crate) fn batch(number: u64, is_poisoned: bool) -> Batch {
 }
 
 impl Callbacks for Surroundings {
-    fn validate(&mut self, _: &Transformer, evaluator: &mut Evaluator<'_>, _: u64) -> Result<Option<Validation>> {
+    fn validate(&mut self, _: &Transformer, evaluator: &mut Evaluator<'_>, number: u64) -> Result<Option<Validation>> {
+        if let Some([value, loss]) = self.found.get(number as usize - 1).copied() {
+            return Ok(Some(Validation { value, loss, ..Validation::default() }));
+        }
         let sums = evaluator.losses(&[batch(1000, false)], &|| false)?.expect("nothing stops it");
         Ok(Some(Validation { loss: sums.smoothed, perplexity: sums.nll, ..Validation::default() }))
     }
@@ -243,12 +248,14 @@ pub(crate) struct Left {
     pub log: Vec<Value>,
 }
 
-/// What goes wrong in a run.
+/// What goes wrong in a run, and what its validations find.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Trouble<'a> {
     pub poisoned: &'a [u64],
     pub signal: Option<u64>,
     pub unreadable: Option<u64>,
+    pub found: &'a [[f64; 2]],
+    pub patience: u64,
 }
 
 pub(crate) fn untrained(dropout: f64) -> Transformer {
@@ -277,6 +284,7 @@ pub(crate) fn run_with(
         poisoned: trouble.poisoned.to_vec(),
         batches: 40,
         saved: Vec::new(),
+        found: trouble.found.to_vec(),
         unreadable: trouble.unreadable,
         signal: trouble.signal,
         asked: Cell::default(),
@@ -289,7 +297,7 @@ pub(crate) fn run_with(
         model,
         optimizer: Optimizer::new(&config.optimizer, model.parameters(), config.exponential_average).unwrap(),
         config,
-        valid: &ValidConfig { every: Interval::Updates(4), patience: 0, ..ValidConfig::default() },
+        valid: &ValidConfig { every: Interval::Updates(4), patience: trouble.patience, ..ValidConfig::default() },
         log: Log::open(folder.path(), None, None, Vec::new()).unwrap(),
         state,
         padding: 0,
