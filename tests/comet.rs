@@ -366,9 +366,16 @@ fn pairs_are_scored_without_references() {
     fails(&project.mt(&[&["score", "--qe", model, "--normalize"], &files[..]].concat()), 2, &["cannot be used with"]);
     let comet = comet.path().to_str().unwrap();
     fails(&project.mt(&[&["score", "--qe", comet], &files[..]].concat()), 2, &["compares with references"]);
+    // No output replaces a file of a model.
+    succeeds(&project.train(&[]));
     let over = folder.path().join("hparams.yaml");
-    let over = [&["score", "--qe", model, "--output", over.to_str().unwrap()], &files[..]].concat();
-    fails(&project.mt(&over), 2, &["the output is the same file as the input"]);
+    let over = ["--output", over.to_str().unwrap()];
+    let score = [&["score", "--qe", model], &files[..]].concat();
+    let eval = ["eval", "--model", "runs/small", "--src", "src", "--ref", "tgt", "--qe", model];
+    let translate = ["translate", "--model", "runs/small", "--input", "src", "--rerank", "--rerank-model", model];
+    for command in [&score[..], &eval, &translate] {
+        fails(&project.mt(&[command, &over].concat()), 2, &["the output is the same file as the input"]);
+    }
 }
 
 /// What `metrics::compare` finds in the scores of lines.

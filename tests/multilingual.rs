@@ -288,6 +288,7 @@ fn what_is_wrong_with_a_folder_is_said() {
     let remove = |name: &'static str| std::fs::remove_file(project.path(&format!("theirs/{name}"))).unwrap();
     wrong("mBART-25", Family::Mbart50, &|config, _| config["decoder_start_token_id"] = 50.into(), &|| ());
     wrong("no list of languages", Family::Nllb, nothing, &|| remove("special_tokens_map.json"));
+    wrong("no ids of pieces", Family::M2m100, nothing, &|| remove("vocab.json"));
     wrong("no subwords", Family::Nllb, nothing, &|| remove("sentencepiece.bpe.model"));
     wrong("another vocabulary", Family::M2m100, &|config, _| config["vocab_size"] = 40.into(), &|| ());
     wrong(

@@ -8,7 +8,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use candle_core::pickle::{Object, OpCode, Stack};
@@ -24,6 +24,11 @@ use crate::{file, limits};
 
 /// The pickle in an archive.
 const PICKLE: &str = "data.pkl";
+
+/// The first byte of a pickle; the second is a version.
+const PROTOCOL: u8 = 0x80;
+/// PyTorch has no tensors of more axes.
+const MOST_AXES: usize = 64;
 
 /// A checkpoint whose tensors can be read by name.
 #[derive(Debug)]
@@ -54,6 +59,8 @@ struct Stored {
     /// Numbers before its first.
     offset: usize,
     shape: Vec<usize>,
+    /// How many numbers further the next one of each axis is.
+    strides: Vec<usize>,
 }
 
 /// The type of numbers of a class of storages.
@@ -78,7 +85,13 @@ impl Checkpoint {
             return Ok(Self { path: path.to_path_buf(), tensors, settings: Map::new() });
         }
         let wrong = |what: String| Error::failure(what).at(path).help("it is damaged or incomplete: fetch it again");
-        let file = file::open_regular(path).map_err(|error| Error::io("read the checkpoint", path, error))?;
+        let mut file = file::open_regular(path).map_err(|error| Error::io("read the checkpoint", path, error))?;
+        let mut first = [0; 2];
+        if file.read_exact(&mut first).is_ok() && first[0] == PROTOCOL && first[1] <= 5 {
+            let error = Error::failure("this is a checkpoint in the format of PyTorch before 1.6").at(path);
+            return Err(error.help("load it with torch and save it again with torch.save, or as safetensors"));
+        }
+        file.rewind().map_err(|error| Error::io("read the checkpoint", path, error))?;
         file::refuse_placeholder(&file).map_err(|error| Error::io("read the checkpoint", path, error))?;
         let mut archive = ZipArchive::new(BufReader::new(file))
             .map_err(|error| wrong(format!("this is not a checkpoint of PyTorch: {error}")).caused_by(error))?;
@@ -151,15 +164,26 @@ impl Checkpoint {
             Tensors::Safe(files) => return files.values(name).map_err(wrong),
         };
         let stored = tensors.get(name).ok_or_else(|| wrong("it is missing".to_owned()))?;
-        let Stored { key, numbers, offset, shape } = stored;
+        let Stored { key, numbers, offset, shape, strides } = stored;
         let too_large = || wrong("its size is impossible".to_owned());
         let count = shape.iter().try_fold(1usize, |all, size| all.checked_mul(*size)).ok_or_else(too_large)?;
-        let [from, to] = [*offset, offset.checked_add(count).ok_or_else(too_large)?]
+        // From the first number to the last.
+        let last = shape
+            .iter()
+            .zip(strides)
+            .try_fold(0usize, |last, (size, stride)| last.checked_add(size.saturating_sub(1).checked_mul(*stride)?));
+        let span = if count == 0 { 0 } else { last.and_then(|last| last.checked_add(1)).ok_or_else(too_large)? };
+        if count > span {
+            return Err(wrong("it repeats its numbers".to_owned()));
+        }
+        let [from, to] = [*offset, offset.checked_add(span).ok_or_else(too_large)?]
             .map(|count| count.saturating_mul(numbers.size_in_bytes()));
         let name = format!("{folder}data/{key}");
         let bytes = entry(&mut archive.borrow_mut(), &name, u64::MAX).map_err(wrong)?;
         let bytes = bytes.get(from..to).ok_or_else(|| wrong(format!("it has only {} bytes", bytes.len())))?;
-        Ok(Tensor::from_raw_buffer(bytes, *numbers, &[count], &Device::Cpu)?.to_dtype(DType::F32)?.to_vec1()?)
+        let values =
+            Tensor::from_raw_buffer(bytes, *numbers, &[span], &Device::Cpu)?.to_dtype(DType::F32)?.to_vec1()?;
+        Ok(if is_contiguous(shape, strides) { values } else { row_by_row(&values, shape, strides) })
     }
 }
 
@@ -281,10 +305,11 @@ fn tensor(object: &Object) -> Option<Stored> {
             let Object::Tuple(storage) = &**storage else { return None };
             let [_, Object::Class { class_name, .. }, Object::Unicode(key), ..] = &storage[..] else { return None };
             let (shape, strides) = (sizes(shape)?, sizes(strides)?);
-            let is_plain = is_contiguous(&shape, &strides) && key.bytes().all(|byte| byte.is_ascii_digit());
-            let stored =
-                || Some(Stored { key: key.clone(), numbers: numbers(class_name)?, offset: size(offset)?, shape });
-            if is_plain { stored() } else { None }
+            if shape.len() != strides.len() || shape.len() > MOST_AXES || !key.bytes().all(|byte| byte.is_ascii_digit())
+            {
+                return None;
+            }
+            Some(Stored { key: key.clone(), numbers: numbers(class_name)?, offset: size(offset)?, shape, strides })
         }
         _ => None,
     }
@@ -301,6 +326,14 @@ fn size(object: &Object) -> Option<usize> {
 fn sizes(object: &Object) -> Option<Vec<usize>> {
     let Object::Tuple(list) = object else { return None };
     list.iter().map(size).collect()
+}
+
+/// Numbers in the order of their rows; each axis has its stride among `values`.
+fn row_by_row(values: &[f32], shape: &[usize], strides: &[usize]) -> Vec<f32> {
+    let (Some((size, shape)), Some((stride, strides))) = (shape.split_first(), strides.split_first()) else {
+        return values.first().copied().into_iter().collect();
+    };
+    (0..*size).flat_map(|index| row_by_row(&values[index * stride..], shape, strides)).collect()
 }
 
 /// Whether the numbers lie one after the other, row by row.
@@ -415,6 +448,22 @@ mod tests {
     }
 
     #[test]
+    fn an_old_format_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.ckpt");
+        std::fs::write(&path, b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.").unwrap();
+        assert!(Checkpoint::open(&path).unwrap_err().to_string().contains("before 1.6"));
+    }
+
+    /// Three rows and two columns, stored by columns, with a number between them.
+    #[test]
+    fn numbers_are_in_the_order_of_rows() {
+        let values = [0.0, 10.0, 20.0, -1.0, 1.0, 11.0, 21.0];
+        assert!(!is_contiguous(&[3, 2], &[1, 4]) && is_contiguous(&[3, 1, 2], &[2, 9, 1]));
+        assert_eq!(row_by_row(&values, &[3, 2], &[1, 4]), [0.0, 1.0, 10.0, 11.0, 20.0, 21.0]);
+    }
+
+    #[test]
     fn a_tensor_is_where_its_call_says() {
         let class =
             |module: &str, class: &str| Object::Class { module_name: module.to_owned(), class_name: class.to_owned() };
@@ -428,10 +477,11 @@ mod tests {
             let callable = Box::new(class("torch._utils", "_rebuild_tensor_v2"));
             Object::Reduce { callable, args: Box::new(Object::Tuple(args)) }
         };
-        let stored = Stored { key: "7".to_owned(), numbers: DType::F16, offset: 3, shape: vec![2, 1, 4] };
+        let (shape, strides) = (vec![2, 1, 4], vec![4, 4, 1]);
+        let stored = Stored { key: "7".to_owned(), numbers: DType::F16, offset: 3, shape, strides };
         assert_eq!(tensor(&call("HalfStorage", "7", 3, &[2, 1, 4], &[4, 4, 1])), Some(stored));
         for other in [
-            call("HalfStorage", "7", 3, &[2, 4], &[1, 2]),
+            call("HalfStorage", "7", 3, &[2; 65], &[1; 65]),
             call("HalfStorage", "7", 3, &[2, 4], &[4]),
             call("LongStorage", "7", 3, &[2], &[1]),
             call("FloatStorage", "../7", 3, &[2], &[1]),

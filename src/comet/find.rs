@@ -205,7 +205,8 @@ fn encoder_of(name: &str, place: &Place, offline: bool) -> Result<PathBuf> {
     fetch().map_err(|error: Error| {
         let what = format!("the tokenizer of the encoder {} is needed", quoted(name));
         let help = format!("put {CONFIG} and {WHOLE} of the encoder into a folder `{ENCODER}` beside `checkpoints`");
-        error.context(what).more_help(&help)
+        let error = error.context(what).more_help(&help);
+        if let Place::Folder(folder) = place { error.at(folder) } else { error }
     })
 }
 

@@ -140,7 +140,10 @@ impl Settings {
                     "softmax" | "sparsemax_patch" => false,
                     other => return Err(unsupported("layer_transformation", other)),
                 },
-                normalised: value("layer_norm").as_bool().or_else(|| yes(value("layer_norm"))).unwrap_or(true),
+                normalised: match value("layer_norm") {
+                    Value::Null => true,
+                    found => truth(found).ok_or_else(|| unsupported("layer_norm", &found.to_string()))?,
+                },
             },
         };
         Ok(Self {
@@ -163,10 +166,11 @@ impl Settings {
     }
 }
 
-fn yes(value: &Value) -> Option<bool> {
-    match value.as_str()? {
-        "true" | "True" => Some(true),
-        "false" | "False" => Some(false),
+/// A truth value, as Python or YAML 1.1 writes it.
+fn truth(value: &Value) -> Option<bool> {
+    match value.to_string().trim_matches('"').to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "1" => Some(true),
+        "false" | "no" | "off" | "0" => Some(false),
         _ => None,
     }
 }
@@ -194,6 +198,14 @@ mod tests {
         assert_eq!((settings.pool, settings.activation, settings.last), (Pool::First, Activation::Tanh, None));
         assert_eq!(settings.encoder, "c/d");
         assert_eq!(read(json!({ "sent_layer": 3 })).layers, Layers::One(3));
+        let mut odd = file.clone();
+        for (value, normalised) in [(json!("no"), false), (json!(0), false), (json!("True"), true), (json!(1), true)] {
+            odd.insert("layer_norm".to_owned(), value);
+            let read = Settings::read(&odd, &Map::new()).unwrap();
+            assert_eq!(read.layers, Layers::Mixture { sparse: false, normalised });
+        }
+        odd.insert("layer_norm".to_owned(), json!("perhaps"));
+        assert!(Settings::read(&odd, &Map::new()).unwrap_err().to_string().contains("layer_norm"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use crate::data::tokenizer::{OwnIds, Tokenizer};
+use crate::decode::source::beginning;
 use crate::error::{Error, Result};
 use crate::{file, limits};
 
@@ -48,7 +49,8 @@ impl Subwords {
     /// The tokens of a line, without beginning and end, cut as the original cuts a line: two shorter than the encoder
     /// takes, beginning and end included.
     fn tokens(&self, line: &str) -> Vec<u32> {
-        let mut tokens = self.tokenizer.encode(line);
+        let (text, _) = beginning(line, self.longest);
+        let mut tokens = self.tokenizer.encode(text);
         tokens.truncate(self.longest - 4);
         tokens
     }

@@ -49,9 +49,10 @@ pub(super) fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
         AttentionFile::refuse_several(file, || requests.lines().count())?;
     }
     let of_models = crate::model_dir::files_of(&first, &others);
+    let of_judge = decoding::files_of_judge(&args.decode, common)?;
     let inputs = || {
         let texts = requests.paths().chain(args.decode.shortlist.as_deref());
-        texts.chain(of_models.iter().map(PathBuf::as_path))
+        texts.chain(of_models.iter().chain(&of_judge).map(PathBuf::as_path))
     };
     refuse_inputs(args.output.as_deref(), inputs())?;
     if let Some(file) = &args.attention {

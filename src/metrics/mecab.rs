@@ -20,6 +20,8 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::file;
 
+/// The files of a dictionary.
+pub const FILES: [&str; 5] = ["sys.dic", "unk.dic", "matrix.bin", "char.bin", "dicrc"];
 /// The most bytes of a file: that of mecab-ko-dic has about 100 MB.
 const MOST_BYTES: u64 = 1 << 30;
 /// Its sum with the size of the file is in the header of a dictionary, bit by bit.

@@ -1,9 +1,12 @@
 //! `--comet` and `--qe`: scores by models of COMET.
 
+use std::path::PathBuf;
+
 use super::results::Scored;
 use super::test_set::TestSet;
 use crate::cli::EvalArgs;
 use crate::comet::{Comet, Found, Lines};
+use crate::commands::shared::output::refuse_inputs;
 use crate::console::{Counted, info, progress_bar};
 use crate::error::{Error, Result};
 use crate::infer::ComputeType;
@@ -32,6 +35,8 @@ pub(super) fn find(args: &EvalArgs, offline: bool) -> Result<Vec<Wanted>> {
             "qe" => Found::without_references(flag, model, offline),
             _ => Found::with_references(flag, model, offline),
         }?;
+        let files = found.files();
+        refuse_inputs(args.output.as_deref(), files.iter().map(PathBuf::as_path))?;
         if found.needs_sources() && !args.hyp.is_empty() && args.set.src.is_none() {
             return Err(Error::usage(format!("{flag} needs the sources of the translations")).help("give --src FILE"));
         }

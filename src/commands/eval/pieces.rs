@@ -6,9 +6,10 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use crate::cli::{EvalArgs, MetricArgs};
+use crate::commands::shared::output::refuse_inputs;
 use crate::data::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
-use crate::metrics::mecab::MeCab;
+use crate::metrics::mecab::{FILES, MeCab};
 use crate::metrics::pieces::{NAMES, Pieces};
 use crate::metrics::tokenize::is_whitespace;
 use crate::{file, limits};
@@ -76,6 +77,11 @@ pub(super) fn load(args: &EvalArgs) -> Result<Option<Arc<Pieces>>> {
         let error = Error::usage(format!("--report cannot use --tokenize {name}, which needs a model"));
         return Err(error.help("leave one of them out"));
     }
+    let files = match model {
+        Some(folder) if folder.is_dir() => FILES.iter().map(|name| folder.join(name)).collect(),
+        _ => model.iter().cloned().collect::<Vec<PathBuf>>(),
+    };
+    refuse_inputs(args.output.as_deref(), files.iter().map(PathBuf::as_path))?;
     if let Some(dictionary) = DICTIONARIES.iter().find(|dictionary| dictionary.name == name) {
         return by_mecab(dictionary, model.as_deref()).map(Arc::new).map(Some);
     }
@@ -98,10 +104,9 @@ pub(super) fn load(args: &EvalArgs) -> Result<Option<Arc<Pieces>>> {
 /// Words by a dictionary of MeCab.
 fn by_mecab(dictionary: &KnownDictionary, folder: Option<&Path>) -> Result<Pieces> {
     let KnownDictionary { name, package, words, signature } = dictionary;
-    let help = format!(
-        "`pip install {package}` brings it: --tokenize-model \"$(python3 -c 'import {module}; print({module}.DICDIR)')\"",
-        module = package.replace('-', "_"),
-    );
+    let module = package.replace('-', "_");
+    let folder_of_package = format!("\"$(python3 -c 'import {module}; print({module}.DICDIR)')\"");
+    let help = format!("`pip install {package}` brings it: --tokenize-model {folder_of_package}");
     let Some(folder) = folder else {
         return Err(Error::usage(format!("--tokenize {name} needs a dictionary of MeCab")).help(help));
     };

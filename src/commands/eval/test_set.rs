@@ -243,7 +243,9 @@ impl Task {
         let of_models = crate::model_dir::files_of(&model, &others);
         let inputs = text.reference.iter().chain([&text.source]).chain(&args.decode.shortlist).chain(&args.train_text);
         let of_data: Vec<PathBuf> = model.config.data.locations().flat_map(CorpusLocation::sides).collect();
-        refuse_inputs(args.output.as_deref(), inputs.chain(&of_models).chain(&of_data).map(PathBuf::as_path))?;
+        let of_judge = decoding::files_of_judge(&args.decode, common)?;
+        let of_others = of_models.iter().chain(&of_judge).chain(&of_data);
+        refuse_inputs(args.output.as_deref(), inputs.chain(of_others).map(PathBuf::as_path))?;
         args.output.as_deref().map_or(Ok(()), refuse_unwritable)?;
         Ok(Self { model, others, options, text })
     }

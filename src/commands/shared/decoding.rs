@@ -1,5 +1,6 @@
 //! Builds a `Translator` and its options from the flags of the commands that decode.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::cli::{Common, DecodeArgs};
@@ -182,6 +183,16 @@ pub(crate) fn translator_with_flags(
 
 /// The model that chooses among translations, if `--mbr comet` or `--rerank` is given.
 fn judge(args: &DecodeArgs, common: &Common) -> Result<Option<Arc<dyn Judge>>> {
+    let Some(found) = judge_model(args, common)? else { return Ok(None) };
+    Ok(Some(Arc::new(Comet::load(&found, ComputeType::F32)?)))
+}
+
+/// Its files, which nothing may be written to.
+pub(crate) fn files_of_judge(args: &DecodeArgs, common: &Common) -> Result<Vec<PathBuf>> {
+    Ok(judge_model(args, common)?.map_or_else(Vec::new, |found| found.files()))
+}
+
+fn judge_model(args: &DecodeArgs, common: &Common) -> Result<Option<Found>> {
     let found = match args.strategy.criterion()? {
         Some(Criterion::Likeness(Utility::Comet)) => {
             Found::with_references("--mbr-model", &args.strategy.mbr_model, common.offline)
@@ -190,6 +201,6 @@ fn judge(args: &DecodeArgs, common: &Common) -> Result<Option<Arc<dyn Judge>>> {
             Found::without_references("--rerank-model", &args.strategy.rerank_model, common.offline)
         }
         _ => return Ok(None),
-    }?;
-    Ok(Some(Arc::new(Comet::load(&found, ComputeType::F32)?)))
+    };
+    found.map(Some)
 }

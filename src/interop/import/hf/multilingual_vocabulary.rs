@@ -60,6 +60,11 @@ pub(super) fn read_tokenizers(directory: &Path, settings: &Settings) -> Result<T
     let mut pieces = if directory.join(VOCABULARY).exists() {
         listed(&directory.join(VOCABULARY))?
     } else if directory.join(MODEL).exists() {
+        let class = config.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default();
+        if class.starts_with("M2M100") || names(&special, &config).iter().any(|name| is_of_m2m(name)) {
+            let error = Error::failure(format!("this tokenizer of M2M-100 lacks {VOCABULARY}, the ids of its pieces"));
+            return Err(error.at(directory).help("fetch it, too: it belongs to the model"));
+        }
         fairseq(&file)?
     } else {
         listed_json(&file, &whole)?
@@ -69,7 +74,8 @@ pub(super) fn read_tokenizers(directory: &Path, settings: &Settings) -> Result<T
     // Where no file gives their ids, they follow the pieces in the order in which they are listed.
     let texts: BTreeSet<String> = pieces.values().cloned().collect();
     let new = names.iter().filter(|name| !ids.contains_key(name.as_str()) && !texts.contains(*name));
-    pieces.extend((pieces.len() as u32..).zip(new.cloned()));
+    let free = (pieces.len() as u32..).filter(|id| !added.contains_key(id));
+    pieces.extend(free.zip(new.cloned()).collect::<Vec<_>>());
     pieces.extend(added.iter().map(|(id, name)| (*id, name.clone())));
     // The first id after the pieces.
     let end = |pieces: &BTreeMap<u32, String>| pieces.last_key_value().map_or(0, |(id, _)| *id as usize + 1);
@@ -139,6 +145,11 @@ fn code(piece: &str) -> Option<&str> {
     let is_whole = parts.all(is_script);
     // A plain word is a language only between underscores.
     (is_name && is_whole && (code.contains('_') || code.len() < piece.len())).then_some(code)
+}
+
+/// Whether this is a language as M2M-100 names it: `__de__`.
+fn is_of_m2m(piece: &str) -> bool {
+    code(piece).is_some_and(|code| code.len() < piece.len())
 }
 
 /// Whether a piece is among those that the files list as special, not merely a subword that looks like a code.
