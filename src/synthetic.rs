@@ -2,7 +2,7 @@
 //! of those that are worth training on.
 
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -86,7 +86,12 @@ impl Parts {
     pub fn open(root: &Path, below: &str, job: &Value) -> Result<Self> {
         let path = root.join(below);
         let opened = fs::create_dir_all(root).and_then(|()| Folder::open(root)?.made_below(Path::new(below)));
-        let parts = Self { folder: opened.map_err(|error| Error::io("make the folder", &path, error))? };
+        let folder = opened.map_err(|error| {
+            let is_file = [ErrorKind::AlreadyExists, ErrorKind::NotADirectory].contains(&error.kind());
+            let error = Error::io("make the folder", &path, error);
+            if is_file { error.help("a file has the name of a folder; give another folder") } else { error }
+        });
+        let parts = Self { folder: folder? };
         if parts.folder.has(JOB) {
             let Some(known) = parts.text(JOB).ok().and_then(|text| serde_json::from_str::<Value>(&text).ok()) else {
                 let error = Error::failure("this file is damaged, so it is not known what made the translations");
@@ -272,11 +277,13 @@ impl Chosen {
 }
 
 /// Two files of text, line by line, that are there when they are whole.
-pub struct PairWriter {
+pub struct PairWriter<'p> {
+    folder: &'p Folder,
     files: [Unfinished; 2],
 }
 
 struct Unfinished {
+    name: &'static str,
     path: PathBuf,
     staged: Staged,
     /// What is not written yet.
@@ -286,19 +293,19 @@ struct Unfinished {
 /// Bytes that are written at once.
 const AT_ONCE: usize = 1 << 20;
 
-impl PairWriter {
+impl<'p> PairWriter<'p> {
     /// In the folder of parts.
     ///
     /// # Errors
     /// They cannot be written.
-    pub fn create(parts: &Parts, names: [&str; 2]) -> Result<Self> {
-        let create = |name: &str| -> Result<_> {
+    pub fn create(parts: &'p Parts, names: [&'static str; 2]) -> Result<Self> {
+        let create = |name: &'static str| -> Result<_> {
             let path = parts.folder.path().join(name);
             let staged = parts.folder.stage_shared(name).map_err(|error| Error::io("write", &path, error))?;
-            Ok(Unfinished { path, staged, pending: Vec::new() })
+            Ok(Unfinished { name, path, staged, pending: Vec::new() })
         };
         let [source, target] = names;
-        Ok(Self { files: [create(source)?, create(target)?] })
+        Ok(Self { folder: &parts.folder, files: [create(source)?, create(target)?] })
     }
 
     /// Appends a pair.
@@ -315,13 +322,18 @@ impl PairWriter {
         Ok(())
     }
 
-    /// Gives both their names.
+    /// Gives both their names. At no time is a new file beside an old one.
     ///
     /// # Errors
     /// As there.
-    pub fn finish(self) -> Result<[PathBuf; 2]> {
+    pub fn finish(mut self) -> Result<[PathBuf; 2]> {
+        for file in &mut self.files {
+            file.write()?;
+            file.staged.file().sync_all().map_err(|error| Error::io("write", &file.path, error))?;
+        }
         let [source, target] = self.files;
-        Ok([source.finish()?, target.finish()?])
+        self.folder.remove_file(target.name).map_err(|error| Error::io("replace", &target.path, error))?;
+        Ok([source.persist()?, target.persist()?])
     }
 }
 
@@ -332,11 +344,9 @@ impl Unfinished {
         written.map_err(|error| Error::io("write", &self.path, error))
     }
 
-    fn finish(mut self) -> Result<PathBuf> {
-        self.write()?;
+    fn persist(self) -> Result<PathBuf> {
         let Self { path, staged, .. } = self;
-        let named = staged.file().sync_all().and_then(|()| staged.persist());
-        named.map(|_| ()).map_err(|error| Error::io("write", &path, error))?;
+        staged.persist().map_err(|error| Error::io("write", &path, error))?;
         Ok(path)
     }
 }
@@ -449,5 +459,13 @@ mod tests {
         let [source, target] = writer.finish().unwrap();
         assert_eq!([source, target].map(|path| fs::read_to_string(path).unwrap()), ["a b\n", "c\n"]);
         assert_eq!(fs::read_dir(folder.path().join("pairs")).unwrap().count(), 3);
+        // Where one cannot be replaced, neither is.
+        let target = folder.path().join("pairs/target.txt");
+        fs::remove_file(&target).unwrap();
+        fs::create_dir(&target).unwrap();
+        let mut writer = PairWriter::create(&parts, ["source.txt", "target.txt"]).unwrap();
+        writer.push(["d", "e"]).unwrap();
+        assert!(writer.finish().unwrap_err().to_string().contains("target.txt"));
+        assert_eq!(fs::read_to_string(folder.path().join("pairs/source.txt")).unwrap(), "a b\n");
     }
 }

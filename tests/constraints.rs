@@ -210,6 +210,9 @@ fn what_no_line_can_demand_is_named_with_its_line() {
         r#"{"text": "a", "must": "b"}"#,
         r#"{"text": "a", "must": [" "]}"#,
         r#"{"text": " ", "must": ["b"]}"#,
+        // What normalisation takes away is blank, too.
+        r#"{"text": "\u200b", "must": ["b"]}"#,
+        r#"{"text": "\u00ad", "prefix": "der"}"#,
         r#"{"text": "a", "must": ["Hund frisst"], "avoid": ["frisst"]}"#,
         r#"{"text": "a", "prefix": "Hund frisst", "avoid": ["frisst"]}"#,
     ] {

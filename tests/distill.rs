@@ -74,7 +74,9 @@ fn a_student_is_trained_on_its_teacher_s_translations() {
     succeeds(&output);
     assert!(stderr(&output).contains(&format!("translating {LINES} lines")), "{}", stderr(&output));
     // The text of the run does not change under it.
-    fails(&project.mt(&[&DISTILL[..], &["--keep", "0.5"]].concat()), 2, &["another choice", "report.json"]);
+    for more in [&["--keep", "0.5"][..], &["--keep", "0.5", "--text-only"]] {
+        fails(&project.mt(&[&DISTILL[..], more].concat()), 2, &["another choice", "report.json"]);
+    }
     assert!(text(&project, &format!("{folder}/source.txt")) == source);
     // Other translations do not get mixed with them.
     let other = [&DISTILL[..6], &["2"]].concat();
@@ -124,6 +126,19 @@ fn text_of_the_target_language_becomes_pairs() {
         source.strip_prefix("<BT> ") == Some(SOURCE[number])
     });
     assert!(right.count() > pairs.len() / 2);
+    // A pipe is read once, and all of it.
+    let (pipe, many) = (project.mkfifo("pipe"), text(&project, "many.de"));
+    let writer = std::thread::spawn(move || fs::write(pipe, many));
+    let output =
+        project
+            .mt(&[&augment[..2], &["runs/small", "--json", "--beam", "1", "--out", "piped", "--input", "pipe"]]
+                .concat());
+    succeeds(&output);
+    writer.join().unwrap().unwrap();
+    assert_eq!(serde_json::from_str::<Value>(stdout(&output).trim()).unwrap()["counts"]["lines"], LINES);
+    let own = ["augment", "--model", "runs/small", "--input", "bt/text-0/target.txt", "--out", "bt"];
+    fails(&project.mt(&own), 2, &["lies in the folder"]);
+    fails(&project.mt(&[&augment[..], &["many.en"]].concat()), 1, &["a file has the name of a folder"]);
     // Draws depend on the line, not on the part or the run.
     let draw = |out: &str| {
         let drawn = ["augment", "--model", "runs/small", "--input", "many.de", "--sample", "--json", "--out", out];

@@ -585,6 +585,11 @@ fn the_best_beam_and_length_penalty_become_those_of_the_model() {
         // Now they are its own.
         assert_eq!(json(&tune)["before"], again["best"]);
     }
+    // Of two penalties, the better one wins by itself.
+    let two = ["tune", "model", "--metric", "chrf", "--beam", "3", "--length-penalty", "0.3", "--dry-run", "--json"];
+    let found = json(&two);
+    let scores = found["trials"].as_array().unwrap().iter().map(|trial| trial["score"].as_f64().unwrap());
+    assert_eq!(found["best"]["score"].as_f64(), scores.reduce(f64::max));
     // Whole numbers are written as such.
     let output =
         project.mt(&["tune", "model", "--beam", "2", "--length-penalty", "1", "--length-penalty-kind", "power"]);

@@ -4,7 +4,7 @@ mod common;
 
 use std::process::{Child, Stdio};
 
-use common::project::{Project, file, stdout, succeeds};
+use common::project::{Project, fails, file, stdout, succeeds};
 use common::transcript::{Transcript, assert_transcript};
 use serde_json::Value;
 
@@ -267,6 +267,13 @@ fn the_page_of_a_run_is_replaced_only_by_its_own() {
     let both = std::fs::read_to_string(project.path("both.html")).unwrap();
     let names: Vec<Value> = data(&both)["runs"].as_array().unwrap().iter().map(|run| run["name"].clone()).collect();
     assert_eq!(names, ["a", "b"]);
+    // Nor is another file replaced by a page that nobody named.
+    let by_default = || project.mt(&["report", "a", "b"]);
+    succeeds(&by_default());
+    succeeds(&by_default());
+    project.write("report.html", "my own page");
+    fails(&by_default(), 2, &["there is another file"]);
+    assert_eq!(std::fs::read_to_string(project.path("report.html")).unwrap(), "my own page");
     // Whoever asks for it gets it.
     succeeds(&report(&[".", "../b", "--output", "report.html"]));
     assert_ne!(page(), before);

@@ -331,6 +331,16 @@ fn a_tag_by_flag_is_known_and_no_word_of_the_line() {
         succeeds(&transcript.messages(&[args, &model].concat()));
     }
     assert_transcript!(transcript);
+    let output =
+        project.mt(&["augment", "--model", "runs/small", "--input", "plain.en", "--out", "made", "--beam", "1"]);
+    assert!(stderr(&output).contains("do not begin with a tag"), "{}", stderr(&output));
+    // A tag alone is a blank line.
+    let output = project.mt_with_input(&[&["translate", "-q"], &model[..]].concat(), b"<2de>\n<2de> \n<2de> the cat\n");
+    let translations: Vec<String> = stdout(&output).lines().map(str::to_owned).collect();
+    assert!(
+        translations.len() == 3 && translations[..2] == ["", ""] && !translations[2].is_empty(),
+        "{translations:?}"
+    );
     let json = |args: &[&str]| -> Value {
         let output = project.mt(&[&["translate", "--json", "--alignment"], &model[..], args].concat());
         succeeds(&output);

@@ -1,5 +1,6 @@
 //! `mt augment`
 
+use std::fs;
 use std::path::PathBuf;
 
 use serde_json::json;
@@ -24,6 +25,7 @@ pub(super) fn run(args: &AugmentArgs, common: &Common) -> Result<()> {
     }
     let languages = first.languages.clone();
     let mut maker = Maker::new((first, others), &args.models.weights, &args.decode, common)?;
+    refuse_own_pairs(args)?;
     let open = |path: &PathBuf| texts::find_one(&CorpusLocation::files(path, path), common.offline)?.open(1.0, &tell);
     let corpora: Vec<Box<dyn PairSource>> = args.input.iter().map(open).collect::<Result<_>>()?;
     let lines: usize = corpora.iter().map(|pairs| pairs.len()).sum();
@@ -68,4 +70,13 @@ pub(super) fn run(args: &AugmentArgs, common: &Common) -> Result<()> {
         note(format_args!("for {mark} to be one piece, add it to `tokenizer.symbols` before the vocabulary is learnt"));
     }
     Ok(())
+}
+
+/// Refuses text in the folder that the pairs go to, where it would be replaced.
+fn refuse_own_pairs(args: &AugmentArgs) -> Result<()> {
+    let Ok(out) = fs::canonicalize(&args.out) else { return Ok(()) };
+    let is_below = |path: &&PathBuf| fs::canonicalize(path).is_ok_and(|path| path.starts_with(&out));
+    let Some(path) = args.input.iter().find(is_below) else { return Ok(()) };
+    let error = Error::usage("this text lies in the folder that the pairs are written to").at(path);
+    Err(error.help("name another folder with --out"))
 }

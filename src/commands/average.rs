@@ -14,6 +14,7 @@ use crate::config::{self, Config, Decides};
 use crate::console::{self, info, message, note, warning};
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
+use crate::escape::{in_one_line, shell_word, shown_path};
 use crate::model::{PositionKind, layout};
 use crate::model_dir::record::refuse_other_model;
 use crate::model_dir::{config_of, named, slots, vocabulary, write_model};
@@ -137,9 +138,9 @@ fn average_models(models: &[PathBuf], args: &AverageArgs, common: &Common) -> Re
 
 /// Reports the new model, and that its quality is not known yet.
 fn tell(averaged: &str, out: &Path) {
-    let out = out.display();
-    info(format_args!("averaged {averaged} into {out}"));
-    info(format_args!("an average can be worse than its parts: `mt eval --model {out}` shows it"));
+    info(format_args!("averaged {averaged} into {}", shown_path(out)));
+    let word = shell_word(out);
+    info(format_args!("an average can be worse than its parts: `mt eval --model {}` shows it", in_one_line(&word)));
 }
 
 /// Warns of models whose mean is of no use.

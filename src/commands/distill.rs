@@ -17,7 +17,7 @@ use crate::data::{CorpusConfig, CorpusLocation, texts};
 use crate::error::{Error, Result};
 use crate::escape::shown_path;
 use crate::report::files;
-use crate::run::directory::is_run;
+use crate::run::directory::{self, is_run};
 use crate::run::init::Start;
 use crate::run::request::RunRequest;
 use crate::run::stages::Resolved;
@@ -43,6 +43,8 @@ pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
         Resolved::new(request.clone(), None, &|_| ())?;
         Start::open(&config)?;
         Tokenizers::named(&config.tokenizer)?;
+    }
+    if args.shard.is_none() {
         refuse_other_choice(args, &run)?;
     }
     // With the run's own configuration, these are there already.
@@ -68,7 +70,7 @@ pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
     let lines: usize = corpora.iter().map(|pairs| pairs.len()).sum();
     let progress = synthesis::progress(lines);
     info(format_args!("translating {lines} lines of training text, into {}", shown_path(&run.join(FOLDER))));
-    let (mut distilled, mut reports) = (Vec::new(), Vec::new());
+    let mut made = Vec::new();
     for (index, (corpus, pairs)) in config.data.train.iter().zip(&corpora).enumerate() {
         let key = format!("data.train[{index}]");
         let of_all = [&config.decode.source_language, &config.decode.target_language];
@@ -76,22 +78,28 @@ pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
         let tag = corpus.tag.as_deref();
         let input = Input { key: &key, pairs: &**pairs, tag, languages };
         let name = format!("{FOLDER}/corpus-{index}");
-        let made = synthesis::translate(&mut maker, &input, (&run, &name), args.shard, &progress)?;
-        // Of a share alone.
-        let Some(parts) = made else { continue };
-        let pair = |source: &str, target: &str| [source.to_owned(), target.to_owned()];
-        let ([source, target], counts) = synthesis::choose(&parts, &**pairs, selection, pair)?;
-        info(synthesis::summary(&key, counts));
-        reports.push(json!({ "corpus": key, "counts": counts }));
-        if counts.kept > 0 {
-            let location = CorpusLocation::files(absolute(&source)?, absolute(&target)?);
-            distilled.push(CorpusConfig { location, weights: None, ..corpus.clone() });
-        }
+        let parts = synthesis::translate(&mut maker, &input, (&run, &name), args.shard, &progress)?;
+        // None of a share alone.
+        made.extend(parts.map(|parts| (key, parts, corpus, &**pairs)));
     }
     progress.finish_and_clear();
     if args.shard.is_some() {
         note("this share is done; when all are, the same command without --shard trains the student");
         return Ok(());
+    }
+    // The text of a student that is being trained stays.
+    let lock = directory::keep_from_training(&run, &tell)?;
+    refuse_other_choice(args, &run)?;
+    let (mut distilled, mut reports) = (Vec::new(), Vec::new());
+    for (key, parts, corpus, pairs) in &made {
+        let pair = |source: &str, target: &str| [source.to_owned(), target.to_owned()];
+        let ([source, target], counts) = synthesis::choose(parts, *pairs, selection, pair)?;
+        info(synthesis::summary(key, counts));
+        reports.push(json!({ "corpus": key, "counts": counts }));
+        if counts.kept > 0 {
+            let location = CorpusLocation::files(absolute(&source)?, absolute(&target)?);
+            distilled.push(CorpusConfig { location, weights: None, ..(*corpus).clone() });
+        }
     }
     if distilled.is_empty() {
         return Err(synthesis::nothing_left());
@@ -105,7 +113,8 @@ pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
         return if common.json { print_json(&report) } else { Ok(()) };
     }
     // The memory of the teachers is the student's now.
-    drop((maker, corpora));
+    drop((maker, made, lock));
+    drop(corpora);
     match args.without_original {
         true => config.data.train = distilled,
         false => config.data.train.extend(distilled),

@@ -5,7 +5,7 @@ use super::shared::reserved::refuse_taken;
 use crate::cli::{Common, ImportArgs};
 use crate::console::{info, note, tell};
 use crate::error::Result;
-use crate::escape::shown_path;
+use crate::escape::{in_one_line, shell_word, shown_path};
 use crate::interop::import;
 use crate::model_dir::{hub, write_imported};
 
@@ -29,8 +29,8 @@ pub(super) fn run(args: &ImportArgs, common: &Common) -> Result<()> {
     let tags = imported.tokenizers.source.language_tags();
     let languages = imported.tokenizers.source.languages();
     if !languages.is_empty() {
-        let (count, out) = (languages.len(), shown_path(&args.out));
-        info(format_args!("{count} languages, for --from and --to: mt info {out} lists them"));
+        let (count, out) = (languages.len(), shell_word(&args.out));
+        info(format_args!("{count} languages, for --from and --to: mt info {} lists them", in_one_line(&out)));
     } else if !tags.is_empty() {
         info(format_args!("each line to translate must begin with a tag for the target language: {}", tags.join(" ")));
     }

@@ -7,7 +7,7 @@ use crate::cli::{Common, InitArgs};
 use crate::console::info;
 use crate::device;
 use crate::error::Result;
-use crate::escape::shown_path;
+use crate::escape::{in_one_line, shell_word, shown_path};
 use crate::notice::grouped;
 use crate::ops::matmul::Precision;
 use crate::starter::{self, Machine, Starter, StarterRequest};
@@ -42,6 +42,6 @@ pub(super) fn run(args: &InitArgs, common: &Common) -> Result<()> {
     }
     let text = folder.map(|folder| format!(", in {}", shown_path(&folder))).unwrap_or_default();
     info(format_args!("{} pairs to train on, {} to validate on{text}", grouped(train_pairs), grouped(valid_pairs)));
-    info(format_args!("next: mt train --config {}", shown_path(&file)));
+    info(format_args!("next: mt train --config {}", in_one_line(&shell_word(&file))));
     print(shown_path(&file))
 }

@@ -189,24 +189,26 @@ fn metric_of(of_flag: Option<Utility>, args: &TuneArgs, model: &ModelFiles) -> B
     }
 }
 
-/// Fills in the smoothed scores.
+/// Fills in the smoothed scores. Two penalties do not show how scores change from one to the next.
 fn smooth(trials: &mut [Trial]) {
     let is_same_row = |a: &Trial, b: &Trial| a.beam == b.beam && a.penalty.kind == b.penalty.kind;
     for row in trials.chunk_by_mut(is_same_row) {
         let scores: Vec<f64> = row.iter().map(|trial| trial.score).collect();
+        let reach = usize::from(scores.len() > 2);
         for (index, trial) in row.iter_mut().enumerate() {
-            let around = &scores[index.saturating_sub(1)..(index + 2).min(scores.len())];
+            let around = &scores[index.saturating_sub(reach)..(index + 1 + reach).min(scores.len())];
             trial.smoothed = around.iter().sum::<f64>() / around.len() as f64;
         }
     }
 }
 
 /// The best trial, and that of the model's own values. Smoothed scores decide: where a little more penalty is much
-/// worse, a good score is chance, and other text may have a bad one. Among equals, its own or that with the narrower
-/// beam wins.
+/// worse, a good score is chance, and other text may have a bad one. Among those with equal ones, the best score wins,
+/// then the model's own values, then the narrower beam.
 fn choose(trials: &[Trial], own: (usize, LengthPenalty)) -> (&Trial, &Trial) {
     let before = trials.iter().find(|trial| (trial.beam, trial.penalty) == own).unwrap_or(&trials[0]);
-    let best = trials.iter().fold(before, |best, trial| if trial.smoothed > best.smoothed { trial } else { best });
+    let is_better = |one: &Trial, than: &Trial| [one.smoothed, one.score] > [than.smoothed, than.score];
+    let best = trials.iter().fold(before, |best, trial| if is_better(trial, best) { trial } else { best });
     (best, before)
 }
 

@@ -138,8 +138,12 @@ impl Corpus {
     pub fn open(source: impl AsRef<Path>, target: impl AsRef<Path>, weight: f64) -> Result<Self> {
         let (source, target) = (source.as_ref(), target.as_ref());
         check_weight(weight, source)?;
+        if source == target {
+            // A pipe can be read only once.
+            let text = TextFile::scan(source)?;
+            return Self::aligned(text.clone(), text, weight);
+        }
         // Unpacking takes most of the time, and the two files are independent.
-        let is_regular = |file: &Path| file.metadata().is_ok_and(|metadata| metadata.is_file());
         let scanned = if is_regular(source) && is_regular(target) {
             rayon::join(|| TextFile::scan(source), || TextFile::scan(target))
         } else {
@@ -167,8 +171,13 @@ impl Corpus {
         let file = file.as_ref();
         check_weight(weight, file)?;
         // Both scans read the same lines, so one error is enough.
-        let (source, target) =
-            rayon::join(|| TextFile::scan_column(file, source), || TextFile::scan_column(file, target));
+        let (source, target) = if is_regular(file) {
+            rayon::join(|| TextFile::scan_column(file, source), || TextFile::scan_column(file, target))
+        } else {
+            let source = TextFile::scan_column(file, source)?;
+            let target = source.of_column(target);
+            (Ok(source), target)
+        };
         Self::aligned(source?, target?, weight)
     }
 
@@ -264,6 +273,10 @@ impl PairSource for Corpus {
     fn is_weighted(&self) -> bool {
         self.weights.is_some()
     }
+}
+
+fn is_regular(file: &Path) -> bool {
+    file.metadata().is_ok_and(|metadata| metadata.is_file())
 }
 
 fn check_weight(weight: f64, file: &Path) -> Result<()> {

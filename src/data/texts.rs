@@ -134,17 +134,21 @@ impl TextFiles {
                 _ => Notice::Info(format!("{path}: the mean of the weights is {mean:.3}{of_zeros}")),
             });
         }
-        for file in [corpus.source(), corpus.target()].into_iter().filter(|file| file.carriage_returns > 0) {
+        let ended_in_returns = |file: &TextFile| {
             let (path, lines) = (file.path().display(), file.carriage_returns);
             let s = if lines == 1 { "" } else { "s" };
-            say(Notice::Info(format!("{path}: {lines} line{s} ended in \\r\\n; the \\r is not part of the text")));
-        }
-        let with_returns =
-            [corpus.source(), corpus.target()].map(|file| file.returns.map(|odd| returns::warning(file.path(), odd)));
-        // Both sides may be the same file, and its last column both of them.
-        let [source, target] = with_returns;
-        let target = target.filter(|warning| source.as_ref() != Some(warning));
-        source.into_iter().chain(target).for_each(|warning| say(Notice::Warning(warning)));
+            let text = format!("{path}: {lines} line{s} ended in \\r\\n; the \\r is not part of the text");
+            (lines > 0).then_some(Notice::Info(text))
+        };
+        let with_returns = |file: &TextFile| Some(Notice::Warning(returns::warning(file.path(), file.returns?)));
+        let of_both = |notice: &dyn Fn(&TextFile) -> Option<Notice>| {
+            let [source, target] = [corpus.source(), corpus.target()].map(notice);
+            // Both sides may be the same file, and its last column both of them.
+            let target = target.filter(|target| source.as_ref() != Some(target));
+            source.into_iter().chain(target).for_each(say);
+        };
+        of_both(&ended_in_returns);
+        of_both(&with_returns);
         if let Some(Odd { lines, first }) = corpus.source().uneven {
             let path = corpus.source().path().display();
             let have = if lines == 1 { "line has" } else { "lines have" };

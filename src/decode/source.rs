@@ -90,7 +90,7 @@ pub struct Reader {
 /// As much of a line as could matter to a model that takes `longest` tokens, so that a line of a gigabyte costs little,
 /// and the rest. If that much is all white space, leading white space is skipped, so that a line with text does not
 /// seem blank.
-fn beginning(line: &str, longest: usize) -> (&str, &str) {
+pub fn beginning(line: &str, longest: usize) -> (&str, &str) {
     const LEAST: usize = 1 << 20;
     const BYTES_A_TOKEN: usize = 256;
     let end = longest.saturating_mul(BYTES_A_TOKEN).max(LEAST);
@@ -111,7 +111,7 @@ pub(super) struct Encoded {
 }
 
 /// Lines as token ids, as far as they could matter to a model that takes `longest` tokens. A line of nothing but white
-/// space has no tokens, whatever the tokenizer makes of it.
+/// space and a tag has no tokens, whatever the tokenizer makes of it.
 ///
 /// `language` is the tag of those that begin with none.
 pub(super) fn encoded<S: AsRef<str> + Sync>(
@@ -126,8 +126,9 @@ pub(super) fn encoded<S: AsRef<str> + Sync>(
 
 fn encoded_line(tokenizer: &Tokenizer, language: Option<&str>, line: &str, longest: usize) -> Encoded {
     let (text, rest) = beginning(line, longest);
-    let ids =
-        if text.trim().is_empty() { Vec::new() } else { tokenizer.encode(&with_language(tokenizer, language, text)) };
+    let tag = tokenizer.language_tag(text).unwrap_or_default();
+    let is_blank = text.trim_start().strip_prefix(tag).unwrap_or(text).trim().is_empty();
+    let ids = if is_blank { Vec::new() } else { tokenizer.encode(&with_language(tokenizer, language, text)) };
     Encoded { ids, and_more: !rest.trim_start().is_empty() }
 }
 

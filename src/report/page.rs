@@ -4,7 +4,7 @@
 //! by the script.
 
 use std::collections::HashSet;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
@@ -185,6 +185,14 @@ pub(super) fn escaped(text: &str) -> String {
 pub fn write(directory: &Path, page: &[u8]) -> Result<()> {
     let written = Folder::open(directory).and_then(|folder| folder.replace_shared(FILE, page));
     written.map_err(|error| Error::io("write the report", directory.join(FILE), error))
+}
+
+/// Whether the page in a directory is one that [`write`] wrote.
+pub fn is_own(directory: &Path) -> bool {
+    let beginning = PAGE.split('@').next().unwrap_or_default();
+    let mut found = vec![0; beginning.len()];
+    let read = Folder::open(directory).and_then(|folder| folder.read(FILE)?.read_exact(&mut found));
+    read.is_ok() && found == beginning.as_bytes()
 }
 
 /// Rewrites a run's page at every validation.

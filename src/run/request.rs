@@ -92,9 +92,10 @@ impl RunRequest {
             let error = Error::usage("this configuration has no name to name the run after").at(file);
             return Err(error.help("name a run directory with --run-dir"));
         }
-        let name = file.and_then(|file| file.file_stem());
+        let name = file.and_then(|file| file.file_stem()).filter(|name| *name != "..");
         let name = name.ok_or_else(|| {
-            Error::usage("the configuration file has no name").help("name a run directory with --run-dir")
+            Error::usage("the configuration file has no name to name the run after")
+                .help("name a run directory with --run-dir")
         })?;
         Ok(Path::new("runs").join(name))
     }

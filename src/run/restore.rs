@@ -47,10 +47,10 @@ pub fn newest(run: &Path, tell: Tell<'_>) -> Result<Option<(TrainState, PathBuf)
         tell(Notice::Damage(warning));
     }
     let step = newest.0.step;
-    if let Some(last) = last(run).filter(|last| *last > step)
-        && checkpoint::find(run, last)?.is_none()
-    {
-        let what = format!("the checkpoint of update {last}, the last, is gone");
+    if let Some(last) = last(run).filter(|last| *last > step) {
+        let is_gone = checkpoint::find(run, last)?.is_none();
+        let fate = if is_gone { "gone" } else { "damaged" };
+        let what = format!("the checkpoint of update {last}, the last, is {fate}");
         if run.join(checkpoint::MODEL_FILE).exists() {
             let error = Error::failure(format!("{what}: going on from update {step} would end this run's final model"));
             return Err(error.at(run).help(
@@ -58,7 +58,9 @@ pub fn newest(run: &Path, tell: Tell<'_>) -> Result<Option<(TrainState, PathBuf)
                  the same",
             ));
         }
-        tell(Notice::Damage(format!("{what}: the newest is that of update {step}")));
+        if is_gone {
+            tell(Notice::Damage(format!("{what}: the newest is that of update {step}")));
+        }
     }
     Ok(Some(newest))
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::recipe::{Recipe, Schedule};
 use super::survey::Survey;
+use crate::escape::{in_one_line, shell_word, shown_path};
 use crate::model::Preset;
 use crate::notice::grouped;
 
@@ -31,16 +32,17 @@ fn corpus([source, target]: &[String; 2]) -> String {
 /// The configuration for text that came from `given`. `name` is that of its file, without its extension.
 pub(super) fn text(given: &[PathBuf; 2], named: &Named, survey: &Survey, recipe: &Recipe, name: &str) -> String {
     let mut text = String::new();
-    let shown = |path: &Path| path.to_string_lossy().replace(|c: char| c.is_control(), "?");
-    let [source, target] = [&given[0], &given[1]].map(|path| shown(path));
+    let [source, target] = [&given[0], &given[1]].map(|path| shown_path(path));
+    let word = |text: String| in_one_line(&shell_word(Path::new(&text))).into_owned();
+    let (file, run) = (word(format!("{name}.toml")), word(format!("runs/{name}")));
     let pairs = grouped(survey.pairs);
     let _ = write!(
         text,
         "# Translates from {source} to {target}: a start, made by `mt init` for {pairs} pairs.\n\
          #\n\
-         #   mt check --config {name}.toml     problems of the text, and how long training takes\n\
-         #   mt train --config {name}.toml     trains; Ctrl-C stops and saves, --resume continues\n\
-         #   mt translate --model runs/{name} \"…\"\n\
+         #   mt check --config {file}     problems of the text, and how long training takes\n\
+         #   mt train --config {file}     trains; Ctrl-C stops and saves, --resume continues\n\
+         #   mt translate --model {run} \"…\"\n\
          #\n\
          # `configs/reference.toml` explains every key. A change of [tokenizer] or [model] needs a new run.\n\n",
     );

@@ -24,6 +24,12 @@ const CANDIDATES: usize = 20;
 pub(super) fn choose(corpus: &Corpus, survey: &Survey, seed: u64) -> Result<Vec<usize>> {
     let all = corpus.len();
     let wanted = MOST.min(survey.pairs / SHARE);
+    if wanted < FEWEST {
+        let what =
+            format!("{all} pairs are too few to hold some out for validation: at least {} are needed", FEWEST * SHARE);
+        let help = "name other text to validate on with --valid SOURCE TARGET, or add pairs";
+        return Err(Error::failure(what).at(corpus.source().path()).help(help));
+    }
     let order = Permutation::new(all as u64, rng::key(seed, "held out", &[]));
     let candidates = (0..all).map(|index| order.get(index as u64) as usize);
     let candidates: Vec<usize> = candidates.take(CANDIDATES * MOST).filter(|&pair| is_good(survey, pair)).collect();

@@ -10,7 +10,7 @@ mod recipe;
 mod survey;
 
 use std::fs;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use crate::data::corpus::{Corpus, PairSource};
@@ -84,6 +84,7 @@ pub fn begin(request: &StarterRequest) -> Result<Starter> {
         None => &[(file, "configuration"), (&data, "folder")],
     };
     refuse_existing(request, written)?;
+    let is_new = fs::symlink_metadata(&data).is_err();
     let corpus = Corpus::open(&request.train[0], &request.train[1], 1.0)?;
     let mut survey = Survey::of(&corpus)?;
     let (named, valid_pairs, folder) = match &request.valid {
@@ -100,7 +101,10 @@ pub fn begin(request: &StarterRequest) -> Result<Starter> {
             let languages = languages(&request.train);
             let files = |set: &str| languages.each_ref().map(|language| format!("{set}.{language}"));
             let (train, valid) = (files("train"), files("valid"));
-            write_text(&corpus, &held_out, &data, [&train, &valid])?;
+            write_text(&corpus, &held_out, &data, [&train, &valid]).inspect_err(|_| {
+                // It is empty: files get their names only when all are whole.
+                let _ = is_new.then(|| fs::remove_dir(&data));
+            })?;
             survey.pairs -= held_out.len();
             let below = |files: [String; 2]| files.map(|file| format!("{name}-data/{file}"));
             (Named { train: below(train), valid: below(valid), held_out: held_out.len() }, held_out.len(), Some(data))
@@ -109,7 +113,12 @@ pub fn begin(request: &StarterRequest) -> Result<Starter> {
     let recipe = Recipe::new(&survey, &request.machine);
     let text = document::text(&request.train, &named, &survey, &recipe, name);
     let written = Folder::containing(file).and_then(|(folder, name)| folder.replace_shared(name, text.as_bytes()));
-    written.map_err(|error| Error::io("write", file, error))?;
+    written.map_err(|error| {
+        if let Some(folder) = folder.as_ref().filter(|_| is_new) {
+            let _ = Folder::containing(folder).and_then(|(parent, name)| parent.remove(name));
+        }
+        Error::io("write", file, error)
+    })?;
     Ok(Starter { file: file.clone(), train_pairs: survey.pairs, valid_pairs, folder, recipe })
 }
 
@@ -149,12 +158,18 @@ fn seen_from(file: &Path, files: &[PathBuf; 2]) -> Result<[String; 2]> {
 
 /// Writes the training text and the pairs held out of it (indices, in order) as [train, valid][source, target].
 fn write_text(corpus: &Corpus, held_out: &[usize], directory: &Path, names: [&[String; 2]; 2]) -> Result<()> {
-    let write_error = |error| Error::io("write", directory, error);
     let folder = Folder::containing(directory).and_then(|(parent, name)| parent.made_folder(name, Links::Refused));
-    let folder = folder.map_err(|error| Error::io("make the folder", directory, error))?;
+    let folder = folder.map_err(|error| {
+        let help = "a file has the name of a folder: move it away, or name another configuration with --output";
+        let is_file = error.kind() == ErrorKind::NotADirectory;
+        let error = Error::io("make the folder", directory, error);
+        if is_file { error.help(help) } else { error }
+    })?;
+    let names: Vec<&String> = names.into_iter().flatten().collect();
+    let failed = |file: usize, error| Error::io("write", directory.join(names[file]), error);
     let mut staged = Vec::new();
-    for name in names.into_iter().flatten() {
-        staged.push(folder.stage_shared(name).map_err(write_error)?);
+    for (file, name) in names.iter().enumerate() {
+        staged.push(folder.stage_shared(name).map_err(|error| failed(file, error))?);
     }
     let mut outputs: Vec<_> = staged.iter().map(|staged| BufWriter::new(staged.file())).collect();
     let (mut index, mut next) = (0, held_out.iter().copied().peekable());
@@ -162,17 +177,21 @@ fn write_text(corpus: &Corpus, held_out: &[usize], directory: &Path, names: [&[S
         let block = block?;
         for (source, target) in (0..block.len()).map(|pair| block.get(pair)) {
             let set = if next.next_if_eq(&index).is_some() { 2 } else { 0 };
-            for (output, line) in outputs[set..].iter_mut().zip([source, target]) {
-                writeln!(output, "{line}").map_err(write_error)?;
+            for (side, line) in [source, target].into_iter().enumerate() {
+                writeln!(outputs[set + side], "{line}").map_err(|error| failed(set + side, error))?;
             }
             index += 1;
         }
     }
-    outputs.iter_mut().try_for_each(Write::flush).map_err(write_error)?;
-    drop(outputs);
-    for staged in staged {
-        staged.file().sync_all().map_err(write_error)?;
-        staged.persist().map_err(write_error)?;
+    for (file, mut output) in outputs.into_iter().enumerate() {
+        output.flush().and_then(|()| staged[file].file().sync_all()).map_err(|error| failed(file, error))?;
+    }
+    // At no time is a new file beside an old one.
+    for (file, name) in names.iter().enumerate() {
+        folder.remove_file(name).map_err(|error| failed(file, error))?;
+    }
+    for (file, staged) in staged.into_iter().enumerate() {
+        staged.persist().map_err(|error| failed(file, error))?;
     }
     Ok(())
 }

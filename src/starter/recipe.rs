@@ -137,6 +137,7 @@ impl Recipe {
         let [source, target] = &survey.sides;
         let needed = survey.length_of(0.99);
         let tokens = survey.mean_target() * survey.pairs as f64;
+        let updates = shape.max_updates as f64;
         Self {
             vocab_size: tier.vocab_size,
             joint: source.script() == target.script(),
@@ -151,7 +152,8 @@ impl Recipe {
             schedule: shape.schedule,
             every: (shape.max_updates / VALIDATIONS).next_multiple_of(50),
             bf16: machine.has_gpu || machine.has_bf16 && shape.preset != Preset::Tiny,
-            epochs: (shape.max_updates * shape.batch_tokens * shape.accumulate) as f64 / tokens.max(1.0),
+            // An update takes no pair twice.
+            epochs: updates * ((shape.batch_tokens * shape.accumulate) as f64 / tokens.max(1.0)).min(1.0),
             tier: tier.pairs,
         }
     }

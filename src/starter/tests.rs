@@ -102,11 +102,35 @@ fn nothing_is_replaced_unless_that_is_asked_for() {
 #[test]
 fn too_little_text_is_refused() {
     let (folder, request) = project(numbered(199));
-    assert!(begin(&request).unwrap_err().to_string().contains("only 19 of 199 pairs"));
+    assert!(begin(&request).unwrap_err().to_string().contains("199 pairs are too few"));
     let repeated = (0..1000).map(|number| (format!("Line {}.", number % 5), format!("Zeile {}.", number % 5)));
     let (again, request) = project(repeated);
     assert!(begin(&request).unwrap_err().to_string().contains("only 0 of 1000 pairs"));
     assert!([folder, again].iter().all(|folder| !folder.path().join("my.toml").exists()));
+}
+
+#[test]
+fn what_fails_leaves_nothing() {
+    let (folder, mut request) = project(numbered(300));
+    // A folder with something in it cannot be replaced by a file.
+    fs::create_dir_all(request.file.join("something")).unwrap();
+    request.overwrite = true;
+    assert!(begin(&request).unwrap_err().to_string().contains("my.toml"));
+    assert!(!folder.path().join("my-data").exists());
+    fs::write(folder.path().join("my-data"), "a file").unwrap();
+    assert!(begin(&request).unwrap_err().to_string().contains("a file has the name of a folder"));
+}
+
+/// The commands in it can be given to a shell, and a name ends no comment.
+#[test]
+fn names_are_quoted() {
+    for (name, line) in [("my conf", "#   mt train --config 'my conf.toml'"), ("a\nb", "#   mt train --config 'a")] {
+        let (folder, request) = project(numbered(300));
+        let request = StarterRequest { file: folder.path().join(format!("{name}.toml")), ..request };
+        begin(&request).unwrap();
+        assert!(lines(&request.file).iter().any(|it| it.starts_with(line)), "{name}");
+        config::load_for_training(std::slice::from_ref(&request.file), &[]).unwrap();
+    }
 }
 
 /// The configuration that is written for so many pairs.
@@ -126,6 +150,7 @@ fn every_configuration_loads_and_states_its_recipe() {
     let (_folder, request) = project(numbered(300));
     for machine in [CPU, GPU, Machine { has_gpu: false, has_bf16: true }] {
         for (pairs, preset, vocab_size) in [
+            (180, Preset::Tiny, 4_000),
             (5_000, Preset::Tiny, 4_000),
             (29_000, Preset::Tiny, 10_000),
             (165_000, if machine.has_gpu { Preset::Small } else { Preset::Tiny }, 12_000),
@@ -134,6 +159,8 @@ fn every_configuration_loads_and_states_its_recipe() {
         ] {
             let (config, recipe) = loaded(&StarterRequest { machine, ..request.clone() }, pairs);
             assert_eq!((recipe.preset, recipe.vocab_size), (preset, vocab_size));
+            // An update takes a pair at most once.
+            assert!(recipe.epochs <= recipe.max_updates as f64);
             assert_eq!(config.model.preset, Some(preset));
             assert_eq!(config.train.batch_tokens * config.train.accumulate, recipe.batch_tokens * recipe.accumulate);
             assert_eq!(config.train.max_updates as usize, recipe.max_updates);

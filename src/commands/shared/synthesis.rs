@@ -6,6 +6,7 @@ use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
 use crate::cli::{Common, DecodeArgs, SelectionArgs};
+use crate::commands::shared::tags::Tags;
 use crate::commands::shared::{decoding, languages};
 use crate::console::{Counted, info, is_watched, progress_bar, warning};
 use crate::data::corpus::{PairSource, tagged};
@@ -147,6 +148,7 @@ pub(crate) fn translate(
     });
     let job = maker.added_to(job)?;
     let parts = Parts::open(root, folder, &job)?;
+    warn_of_tags(&maker.first, input, tag.as_deref())?;
     let (mut number, all) = (0, input.pairs.len().div_ceil(PART_LINES));
     each_part(input.pairs, |lines| {
         if number % count == index && !parts.has(number) {
@@ -168,6 +170,17 @@ pub(crate) fn translate(
         Ok(())
     })?;
     Ok(shard.is_none().then_some(parts))
+}
+
+/// Warns where the model has tags, and lines lack them.
+fn warn_of_tags(model: &ModelFiles, input: &Input<'_>, tag: Option<&str>) -> Result<()> {
+    let mut tags = Tags::new(&model.tokenizers.source, tag);
+    each_part(input.pairs, |lines| {
+        lines.iter().for_each(|[source, _]| tags.count(&tagged(tag, source)));
+        Ok(())
+    })?;
+    tags.warnings().iter().for_each(|text| warning(format_args!("{}: {text}", input.key)));
+    Ok(())
 }
 
 /// Calls `each` with the pairs of one part after the other.

@@ -235,3 +235,21 @@ fn impossible_weights_are_refused() {
         assert_eq!(open("a\n", "b\n", weight).1.unwrap_err().exit_code(), 2);
     }
 }
+
+#[test]
+fn a_pipe_is_read_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let written = |text: &'static str, open: &dyn Fn() -> Corpus| {
+        let to = pipe.clone();
+        let writer = std::thread::spawn(move || std::fs::write(to, text));
+        let pairs = read_all(&open()).unwrap();
+        writer.join().unwrap().unwrap();
+        pairs
+    };
+    let columns = written("a\tb\nc\td\n", &|| Corpus::open_columns(&pipe, [2, 1], 1.0).unwrap());
+    assert_eq!(columns, [("b", "a"), ("d", "c")].map(|(s, t)| (s.to_owned(), t.to_owned())));
+    let both = written("a\nb\n", &|| Corpus::open(&pipe, &pipe, 1.0).unwrap());
+    assert_eq!(both, [("a", "a"), ("b", "b")].map(|(s, t)| (s.to_owned(), t.to_owned())));
+}

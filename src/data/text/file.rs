@@ -63,21 +63,32 @@ impl TextFile {
     ///
     /// Fails where it cannot be read or unpacked, where it is not UTF-8 (with line and column), and where it is empty.
     pub fn scan(path: &Path) -> Result<Self> {
-        Self::scan_text(path, None)
+        Self::scan_text(path, None, None)
     }
 
     /// Reads a file of tab-separated columns to its end; column `column` (from 1) is the text.
     ///
     /// Fails as [`TextFile::scan`] does, where a line has fewer columns, and where carriage returns separate rows.
     pub fn scan_column(path: &Path, column: usize) -> Result<Self> {
-        Self::scan_text(path, Some(column))
+        Self::scan_text(path, Some(column), None)
     }
 
-    fn scan_text(path: &Path, column: Option<usize>) -> Result<Self> {
+    /// Another column of the same file. A pipe is not read again.
+    ///
+    /// Fails as [`TextFile::scan_column`] does.
+    pub fn of_column(&self, column: usize) -> Result<Self> {
+        if self.column == Some(column) {
+            Ok(self.clone())
+        } else {
+            Self::scan_text(&self.path, Some(column), self.kept.clone())
+        }
+    }
+
+    fn scan_text(path: &Path, column: Option<usize>, kept: Option<Arc<[u8]>>) -> Result<Self> {
         let mut file = Self {
             path: path.to_path_buf(),
             column,
-            kept: None,
+            kept,
             version: version(path),
             lines: 0,
             bytes: 0,
@@ -86,7 +97,7 @@ impl TextFile {
             returns: None,
             uneven: None,
         };
-        if !std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
+        if file.kept.is_none() && !std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
             let (mut reader, packing) = packing::open_sentences(path)?;
             file.kept = Some(lines::read_all(&mut reader, packing, path, u64::MAX)?.into());
         }

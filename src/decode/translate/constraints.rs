@@ -59,10 +59,12 @@ impl Translator {
         /// For characters that the vocabulary lacks.
         const UNKNOWN: &str = "`mt tokenize --target` shows what it does not know";
         let Constraints { prefix, must, avoid } = constraints;
-        if line.trim().is_empty() && !must.is_empty() {
+        let demands = !must.is_empty() || !prefix.trim().is_empty();
+        let is_blank = demands && self.readers[0].read(&[line]).iter().all(|source| source.ids.is_empty());
+        if is_blank && !must.is_empty() {
             return Some(Fault::new("a blank line has a blank translation, without any phrase", "leave `must` out"));
         }
-        if line.trim().is_empty() && !prefix.trim().is_empty() {
+        if is_blank {
             let what = "a blank line has a blank translation, without any prefix";
             return Some(Fault::new(what, "leave `prefix` out, or its line of --prefix-file blank"));
         }
@@ -78,8 +80,7 @@ impl Translator {
             let what = format!("the target vocabulary cannot write all of the prefix {}", quoted(prefix));
             return Some(Fault::new(what, UNKNOWN));
         }
-        let is_blank = |phrase: &&String| self.written(phrase).is_empty();
-        if let Some(blank) = must.iter().chain(avoid).find(is_blank) {
+        if let Some(blank) = must.iter().chain(avoid).find(|phrase| self.written(phrase).is_empty()) {
             return Some(Fault::new(format!("the phrase {} is blank", quoted(blank)), "leave it out"));
         }
         if let Some(phrase) = must.iter().find(|phrase| self.forms(phrase).is_empty()) {
