@@ -827,6 +827,8 @@ fn damaged_checkpoints_that_were_passed_over_do_not_push_out_good_ones() {
     for step in ["00000008", "00000012"] {
         damage(&project, &format!("runs/small/checkpoints/step-{step}/model.safetensors"));
     }
+    // It would keep the run from going on.
+    std::fs::remove_file(project.path("runs/small/model.safetensors")).unwrap();
     let mut transcript = Transcript::new(&project);
     let resume = ["train", "--config", "small.toml", "--resume", "--set", "train.max_updates=5"];
     succeeds(&transcript.warnings(&[&resume, &sets[..]].concat()));

@@ -33,7 +33,11 @@ pub(super) fn run(args: &ReportArgs, common: &Common) -> Result<()> {
             Error::usage("the current directory is a run, whose own page the page of several runs would replace");
         return Err(error.at(page::FILE).help("name another file with --output"));
     }
-    if is_for_several && Path::new(page::FILE).exists() && !page::is_own(Path::new(".")) {
+    // A link is replaced, not what it leads to.
+    if is_for_several
+        && Path::new(page::FILE).symlink_metadata().is_ok_and(|it| !it.is_symlink())
+        && !page::is_own(Path::new("."))
+    {
         let error =
             Error::usage("there is another file where the page of several runs would be written").at(page::FILE);
         return Err(error.help("name a file for it with --output"));

@@ -61,7 +61,8 @@ pub(super) fn read_tokenizers(directory: &Path, settings: &Settings) -> Result<T
         listed(&directory.join(VOCABULARY))?
     } else if directory.join(MODEL).exists() {
         let class = config.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default();
-        if class.starts_with("M2M100") || names(&special, &config).iter().any(|name| is_of_m2m(name)) {
+        let has_its_languages = || names(&special, &config).iter().any(|name| is_of_m2m(name));
+        if class.starts_with("M2M100") || whole.is_empty() && has_its_languages() {
             let error = Error::failure(format!("this tokenizer of M2M-100 lacks {VOCABULARY}, the ids of its pieces"));
             return Err(error.at(directory).help("fetch it, too: it belongs to the model"));
         }
