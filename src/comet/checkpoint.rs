@@ -333,7 +333,9 @@ fn row_by_row(values: &[f32], shape: &[usize], strides: &[usize]) -> Vec<f32> {
     let (Some((size, shape)), Some((stride, strides))) = (shape.split_first(), strides.split_first()) else {
         return values.first().copied().into_iter().collect();
     };
-    (0..*size).flat_map(|index| row_by_row(&values[index * stride..], shape, strides)).collect()
+    // Nothing lies there if another axis has no length.
+    let from = |index: usize| values.get(index * stride..).unwrap_or_default();
+    (0..*size).flat_map(|index| row_by_row(from(index), shape, strides)).collect()
 }
 
 /// Whether the numbers lie one after the other, row by row.
@@ -461,6 +463,7 @@ mod tests {
         let values = [0.0, 10.0, 20.0, -1.0, 1.0, 11.0, 21.0];
         assert!(!is_contiguous(&[3, 2], &[1, 4]) && is_contiguous(&[3, 1, 2], &[2, 9, 1]));
         assert_eq!(row_by_row(&values, &[3, 2], &[1, 4]), [0.0, 1.0, 10.0, 11.0, 20.0, 21.0]);
+        assert!(row_by_row(&[], &[3, 0], &[100, 1]).is_empty());
     }
 
     #[test]
