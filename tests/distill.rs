@@ -138,6 +138,11 @@ fn text_of_the_target_language_becomes_pairs() {
     assert_eq!(serde_json::from_str::<Value>(stdout(&output).trim()).unwrap()["counts"]["lines"], LINES);
     let own = ["augment", "--model", "runs/small", "--input", "bt/text-0/target.txt", "--out", "bt"];
     fails(&project.mt(&own), 2, &["lies in the folder"]);
+    // Text beside the folders of pairs stays as it is.
+    let beside =
+        ["augment", "--model", "runs/small", "--input", "valid.de", "--out", ".", "--beam", "1", "--keep", "1"];
+    assert!(!stderr(&project.mt(&beside)).contains("lies in the folder"));
+    assert!(project.path("text-0/job.json").exists());
     fails(&project.mt(&[&augment[..], &["many.en"]].concat()), 1, &["a file has the name of a folder"]);
     // Draws depend on the line, not on the part or the run.
     let draw = |out: &str| {

@@ -34,7 +34,7 @@ pub(super) fn run(args: &AugmentArgs, common: &Common) -> Result<()> {
     for (index, (path, pairs)) in args.input.iter().zip(&corpora).enumerate() {
         let key = path.display().to_string();
         let input = Input { key: &key, pairs: &**pairs, tag: tag.as_deref(), languages: languages.clone() };
-        let name = format!("text-{index}");
+        let name = folder_of_text(index);
         // None of a share alone.
         let parts = synthesis::translate(&mut maker, &input, (&args.out, &name), args.shard, &progress)?;
         made.extend(parts.map(|parts| (key, parts, &**pairs)));
@@ -72,11 +72,19 @@ pub(super) fn run(args: &AugmentArgs, common: &Common) -> Result<()> {
     Ok(())
 }
 
-/// Refuses text in the folder that the pairs go to, where it would be replaced.
+/// Where the pairs of a text go, in the output's folder.
+fn folder_of_text(index: usize) -> String {
+    format!("text-{index}")
+}
+
+/// Refuses text in a folder that pairs go to, where it would be replaced.
 fn refuse_own_pairs(args: &AugmentArgs) -> Result<()> {
-    let Ok(out) = fs::canonicalize(&args.out) else { return Ok(()) };
-    let is_below = |path: &&PathBuf| fs::canonicalize(path).is_ok_and(|path| path.starts_with(&out));
-    let Some(path) = args.input.iter().find(is_below) else { return Ok(()) };
+    let folders = (0..args.input.len()).flat_map(|index| fs::canonicalize(args.out.join(folder_of_text(index))));
+    let folders: Vec<PathBuf> = folders.collect();
+    let is_in = |path: &PathBuf| folders.iter().any(|folder| path.starts_with(folder));
+    let Some(path) = args.input.iter().find(|path| fs::canonicalize(path).is_ok_and(|path| is_in(&path))) else {
+        return Ok(());
+    };
     let error = Error::usage("this text lies in the folder that the pairs are written to").at(path);
     Err(error.help("name another folder with --out"))
 }
