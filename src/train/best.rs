@@ -148,7 +148,7 @@ impl TrainState {
     }
 
     /// Takes note of a validation's loss, and returns whether none was lower before.
-    pub fn is_lowest(&mut self, loss: f64) -> bool {
+    pub fn note_loss(&mut self, loss: f64) -> bool {
         let is_lowest = self.lowest_loss.is_none_or(|lowest| loss < lowest);
         if is_lowest {
             self.lowest_loss = Some(loss);

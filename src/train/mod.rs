@@ -379,7 +379,7 @@ impl Trainer<'_> {
         let judge = Judge { metric: self.valid.metric, differ: &|a, b| callbacks.differ(a, b) };
         let standing = self.state.rank(result.judged(step), self.config.keep_best, &judge);
         // A score near 0 goes up and down by chance while the loss still falls.
-        let improved = self.state.is_lowest(result.loss) || standing.is_best();
+        let improved = self.state.note_loss(result.loss) || standing.is_best();
         if improved {
             self.state.stale = 0;
         } else if step >= self.valid.patience_after {

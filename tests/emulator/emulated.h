@@ -92,7 +92,7 @@ struct Barrier {
     unsigned arrived = 0, expected = 0, generation = 0;
 };
 
-// Where to go on: the compiler's own jumps cost a few instructions; those of <setjmp.h> would take most of the time.
+// Where to go on: the compiler's own jumps cost a few instructions, and those of <setjmp.h> far more.
 typedef void* Place[5];
 
 // A fiber starts with its own context, on its own stack; after that it is left and entered by jumps, which, unlike context

@@ -174,7 +174,11 @@ pub(crate) fn translate(
 
 /// Warns where the model has tags, and lines lack them.
 fn warn_of_tags(model: &ModelFiles, input: &Input<'_>, tag: Option<&str>) -> Result<()> {
-    let mut tags = Tags::new(&model.tokenizers.source, tag);
+    let tokenizer = &model.tokenizers.source;
+    if tokenizer.language_tags().is_empty() {
+        return Ok(());
+    }
+    let mut tags = Tags::new(tokenizer, tag);
     each_part(input.pairs, |lines| {
         lines.iter().for_each(|[source, _]| tags.count(&tagged(tag, source)));
         Ok(())
