@@ -67,9 +67,10 @@ impl Avoid {
         Self { phrases, surfaces: surfaces.clone(), goes_on }
     }
 
-    /// Adds the tokens that must not follow these, with which a translation begins, the first `forced` of them not by
+    /// The tokens that must not follow these, with which a translation begins, the first `forced` of them not by
     /// choice. Of a phrase that ends with the token, it is not known whether its last word goes on; it is excluded.
-    pub(super) fn forbid(&self, tokens: &[u32], forced: usize, forbidden: &mut Vec<u32>) {
+    pub(super) fn forbid(&self, tokens: &[u32], forced: usize) -> Vec<u32> {
+        let mut forbidden = Vec::new();
         let written = self.surfaces.texts(tokens);
         let own = self.surfaces.texts(tokens.get(forced..).unwrap_or_default());
         let own = own.trim_ascii_start();
@@ -80,21 +81,22 @@ impl Avoid {
                 if let Some(before) = written.strip_suffix(begun)
                     && !joins(before, &phrase.text)
                 {
-                    self.forbid_beginning(&phrase.text, rest, forbidden);
+                    self.forbid_beginning(&phrase.text, rest, &mut forbidden);
                 }
             }
             for &word in phrase.words.iter().filter(|_| self.goes_on) {
                 let Some(rest) = phrase.text[word..].strip_prefix(own) else { continue };
                 if own.is_empty() {
-                    self.forbid_beginning(&phrase.text, &[b" ", rest].concat(), forbidden);
+                    self.forbid_beginning(&phrase.text, &[b" ", rest].concat(), &mut forbidden);
                 }
                 if !rest.is_empty() {
-                    self.forbid_beginning(&phrase.text, rest, forbidden);
+                    self.forbid_beginning(&phrase.text, rest, &mut forbidden);
                 }
             }
         }
         forbidden.sort_unstable();
         forbidden.dedup();
+        forbidden
     }
 
     /// Adds the tokens that begin with the rest of a phrase, unless its last word goes on inside the token.
@@ -114,9 +116,7 @@ mod tests {
     fn forbidden(phrases: &[&str], goes_on: bool, tokens: &[u32]) -> Vec<u32> {
         let surfaces = Arc::new(Surfaces::new(TEXTS.map(|text| text.as_bytes().to_vec())));
         let phrases = phrases.iter().map(|phrase| Arc::new(Avoided::new(phrase, &surfaces))).collect();
-        let mut forbidden = Vec::new();
-        Avoid::new(phrases, &surfaces, goes_on).forbid(tokens, 0, &mut forbidden);
-        forbidden
+        Avoid::new(phrases, &surfaces, goes_on).forbid(tokens, 0)
     }
 
     #[test]

@@ -92,7 +92,8 @@ impl SearchOptions {
                 repeats = forbidden.len();
             }
             if let Some(avoid) = avoid {
-                avoid.forbid(&tokens, prefix.len(), &mut forbidden);
+                // Behind those that may only not repeat, which `allows_demanded` counts.
+                forbidden.extend(avoid.forbid(&tokens, prefix.len()));
             }
         }
         if length < *min_length {

@@ -92,16 +92,25 @@ proptest! {
         }
     }
 
-    /// Also if the phrases repeat n-grams that must not repeat elsewhere.
+    /// Also if the phrases repeat n-grams that must not repeat elsewhere, and other tokens must not follow at all.
     #[test]
     fn phrases_may_repeat_what_nothing_else_may(
         seed in any::<u64>(), phrases in phrases(), width in 1..4usize, n in 1..3usize,
     ) {
+        // Behind the tokens to avoid.
+        let later = |forms: Forms| forms.into_iter().map(|form| form.into_iter().map(|token| token + 4).collect());
+        let phrases: Vec<Forms> = phrases.into_iter().map(|forms| later(forms).collect()).collect();
+        let texts = (0..44).map(|token| format!(" word{token}").into_bytes());
+        let texts = Arc::new(Surfaces::new(texts));
+        let avoided = ["word4", "word5"].map(|phrase| Arc::new(Avoided::new(phrase, &texts)));
+        let avoid = Some(Arc::new(Avoid::new(avoided.to_vec(), &texts, false)));
+        let demands = Demands { avoid, ..Demands::default() };
         let language = Language { seed, words: 40, end_bias: 1.0, coarse: false };
-        let sentence = Sentence { max_length: all_tokens(&phrases) + 2, key: 5, ..Sentence::default() };
+        let sentence = Sentence { max_length: all_tokens(&phrases) + 2, key: 5, demands, ..Sentence::default() };
         let options = options(Search::Beam { width }, super::gnmt(0.6), vec![sentence]);
         let options = SearchOptions { no_repeat_ngram: n, ..demanding(options, &phrases, &Arc::default()) };
         for Hypothesis { tokens, .. } in run(&language, &options).remove(0) {
+            prop_assert!(!tokens.contains(&4) && !tokens.contains(&5), "{:?}", tokens);
             let found = tokens_found(&phrases, &tokens, &|_, _| false);
             prop_assert_eq!(found, all_tokens(&phrases), "{:?} in {:?}", phrases, tokens);
         }
