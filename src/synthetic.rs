@@ -32,15 +32,16 @@ pub struct Made {
     pub is_finished: bool,
 }
 
-impl From<&Translation> for Made {
-    fn from(translation: &Translation) -> Self {
+impl Made {
+    /// The best of a line's translations, whose first `given` tokens, a language, were not predicted.
+    pub fn new(translation: &Translation, given: usize) -> Self {
         let best = translation.best();
         // JSON knows no infinity, which an impossible token has.
         let is_possible = best.log_prob.is_finite();
         Self {
             text: best.text.clone(),
             log_prob: if is_possible { best.log_prob } else { 0.0 },
-            tokens: best.token_log_probs.len(),
+            tokens: best.token_log_probs.len().saturating_sub(given),
             is_finished: is_possible && best.finished() && !translation.source_cut,
         }
     }
@@ -377,7 +378,7 @@ mod tests {
         let candidate = Candidate { text: "eins".to_owned(), log_prob: f64::NEG_INFINITY, ..Candidate::default() };
         let (parts, later_prefix) = (Vec::new(), Vec::new());
         let translation = Translation { n_best: vec![candidate], source_cut: false, parts, later_prefix };
-        let made = Made::from(&translation);
+        let made = Made::new(&translation, 0);
         assert!(!made.is_finished);
         assert_eq!(serde_json::from_str::<Made>(&serde_json::to_string(&made).unwrap()).unwrap(), made);
     }

@@ -69,6 +69,7 @@ fn every_family_translates_between_its_languages() {
         assert_eq!(ppl["tokens"], tokens);
         let mean = -scored["log_prob"].as_f64().unwrap() / tokens as f64;
         assert!((ppl["score"].as_f64().unwrap().ln() - mean).abs() < 1e-4, "{ppl} {scored}");
+        assert!((scored["average"].as_f64().unwrap() + mean).abs() < 1e-6, "{scored}");
         let args = ["eval", "-q", "--bleu", "--model", "model", "--src", "valid.en", "--ref", "valid.de"];
         succeeds(&project.mt(&[&args[..], &languages, &["--max-length", "5"]].concat()));
         succeeds(&project.mt(&["embed", "-q", "--model", "model", "--from", english, "the cat"]));
@@ -94,6 +95,8 @@ fn every_family_translates_between_its_languages() {
 fn languages_that_are_not_known_are_told() {
     let project = imported(Family::Nllb);
     project.write("in", "the cat\n>>fra_Latn<< the dog\n");
+    project.write("plain", "the cat\nthe dog\n");
+    project.write("languages", ">>deu_Latn<< die Katze\n>>deu_Latn<< der Hund\n");
     project.write("json", "{\"text\": \"the cat\"}\n");
     let mut transcript = Transcript::new(&project);
     for args in [
@@ -107,6 +110,9 @@ fn languages_that_are_not_known_are_told() {
         "score --model model --to deu_Latn --src in --tgt in",
         "eval --model model --to deu_Latn --src in --ref in --bleu",
         "embed --model model cat",
+        "tune model --from eng_Latn --src in --ref in",
+        "eval --model model --from eng_Latn --src in --ref languages --bleu",
+        "translate --model model --to deu_Latn --input plain --prefix-file languages",
     ] {
         transcript.run(args);
     }
@@ -128,8 +134,35 @@ fn models_with_tags_have_languages_too() {
     };
     assert_eq!(translate(&["--to", "de"]), translate(&["--tag", "<2de>"]));
     assert_ne!(translate(&["--to", "fr"])["log_prob"], translate(&["--to", "de"])["log_prob"]);
+    // Another default language, for texts that state none and lines without a tag.
+    let default = ["decode.target_language=\"de\"", "train.max_updates=2"];
+    let args = ["train", "--config", "small.toml", "-q", "--run-dir", "default"];
+    succeeds(&project.mt(&[&args[..], &sets(&tags[..1]), &sets(&default)].concat()));
+    let log_prob = |args: &[&str]| {
+        let by_default = ["translate", "--json", "--model", "default", "--max-length", "4"];
+        let output = project.mt(&[&by_default[..], args].concat());
+        assert!(!stderr(&output).contains("tag"), "{}", stderr(&output));
+        serde_json::from_str::<Value>(&stdout(&output)).unwrap()["log_prob"].clone()
+    };
+    assert_eq!(log_prob(&["the cat"]), log_prob(&["--to", "de", "the cat"]));
+    assert_eq!(log_prob(&["<2fr> the cat"]), log_prob(&["--to", "fr", "the cat"]));
+    assert_ne!(log_prob(&["<2fr> the cat"]), log_prob(&["the cat"]));
+    let ppl = |more: &[&str]| {
+        let args = ["eval", "-q", "--json", "--ppl", "--model", "default"];
+        answers(&project, &[&args[..], more].concat()).remove(0)["ppl"]["score"].clone()
+    };
+    let [own, french] = ["<2de>", "<2fr>"].map(|tag| ppl(&["--src", "valid.en", "--ref", "valid.de", "--tag", tag]));
+    assert_ne!(own, french);
+    assert_eq!([ppl(&[]), ppl(&["--to", "fr"])], [own, french]);
+    // The tag is no part of what was scored.
+    project.write("source", "the cat\n");
+    let args = ["score", "-q", "--json", "--model", "tagged", "--src", "source", "--tgt", "source", "--to", "de"];
+    assert_eq!(answers(&project, &args)[0]["source"], "the cat");
+    let args = ["train", "--config", "small.toml", "-q", "--run-dir", "arrows"];
+    succeeds(&project.mt(&[&args[..], &sets(&["tokenizer.tags=[\">>de<<\"]", "train.max_updates=2"])].concat()));
     let mut transcript = Transcript::new(&project);
     for args in [
+        "translate --model tagged --model arrows --to de cat",
         "translate --model tagged --to es cat",
         "translate --model tagged --to de --tag <2de> cat",
         "translate --model tagged --from en cat",

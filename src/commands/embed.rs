@@ -51,7 +51,7 @@ pub(super) fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
     };
     // The vectors of each window of lines, [lines, D].
     let mut all: Vec<Tensor> = Vec::new();
-    let (mut count, mut cut, mut tags) = (0, Vec::new(), Tags::new(&loaded.tokenizers.source, tag));
+    let (mut count, mut cut, mut tags) = (0, Vec::new(), Tags::new(&loaded, tag));
     let mut refused = None;
     while !window.is_empty() && !output.as_ref().is_some_and(Output::is_closed) {
         if let Some(index) = window.iter().position(|line| reader.lacks_language(line)) {

@@ -143,7 +143,7 @@ impl<'a> Writer<'a> {
             output: Output::open(args.output.as_deref())?,
             attention: args.attention.as_deref().map(AttentionFile::open).transpose()?,
             suspicious: SuspiciousLines::new(translator),
-            tags: Tags::new(&model.tokenizers.source, tag),
+            tags: Tags::new(model, tag),
             fewer: LineSummary::default(),
             separated: LineSummary::default(),
         })

@@ -168,6 +168,7 @@ fn translate(
     let references = references.collect();
     let translator = decoding::translator(model, &[], &[], args.precision.as_deref())?;
     let sources = with_tag(tag.as_deref(), sources);
+    languages::refuse_unknown_target(&translator)?;
     languages::refuse_without(&translator, [&sources, &[]], |error, index, _: Side| {
         error.at_line(shown_name(&source), index + 1, 0)
     })?;

@@ -33,7 +33,7 @@ use crate::limits::NOTE_BYTES;
 use crate::notice::Notice;
 
 /// To be raised when the meaning of shards or their contents changes.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 /// File with the checksum of tokenizers.
 const DIGEST: &str = "digest";
 /// Locked by the process that adds to an entry.
@@ -79,13 +79,36 @@ impl Cache {
     }
 
     /// The entry of the tokenizers learned from these corpora.
-    pub fn tokenizers(&self, corpora: &[Box<dyn PairSource>], config: &TokenizerConfig) -> TokenizersEntry {
+    ///
+    /// # Errors
+    /// A file that the configuration names cannot be read.
+    pub fn tokenizers(&self, corpora: &[Box<dyn PairSource>], config: &TokenizerConfig) -> Result<TokenizersEntry> {
         let texts: Vec<_> = corpora.iter().map(|corpus| hex(&corpus.digest())).collect();
-        // Sampling affects training only, not the learnt vocabulary.
-        let config = TokenizerConfig { dropout: 0.0, sampling: SamplingConfig::default(), ..config.clone() };
-        let key = json!({ "format": FORMAT, "texts": texts, "tokenizer": config });
-        TokenizersEntry { directory: self.directory.join(named("vocabulary", &key)) }
+        // What files say counts, not where they lie.
+        let files = [&config.codes, &config.vocabulary, &config.target_codes, &config.target_vocabulary];
+        let digest = |path: &Option<PathBuf>| path.as_deref().map(checksum).transpose();
+        let files = files.into_iter().map(digest).collect::<Result<Vec<_>>>()?;
+        let config = TokenizerConfig {
+            codes: None,
+            vocabulary: None,
+            target_codes: None,
+            target_vocabulary: None,
+            // Sampling affects training only, not the learnt vocabulary.
+            dropout: 0.0,
+            sampling: SamplingConfig::default(),
+            ..config.clone()
+        };
+        let key = json!({ "format": FORMAT, "texts": texts, "tokenizer": config, "files": files });
+        Ok(TokenizersEntry { directory: self.directory.join(named("vocabulary", &key)) })
     }
+}
+
+/// The checksum of what a file says.
+fn checksum(path: &Path) -> Result<String> {
+    let mut hash = Sha256::new();
+    let copied = File::open(path).and_then(|mut file| std::io::copy(&mut file, &mut hash));
+    copied.map_err(|error| Error::io("read", path, error))?;
+    Ok(hex(&hash.finalize()))
 }
 
 /// Where tokenizers learned from a text lie, or will.
@@ -390,12 +413,21 @@ mod tests {
         let swapped = Corpus::open(world.corpus.target().path(), world.corpus.source().path(), 1.0).unwrap();
         assert_ne!(entry, directory(cache.entry(&swapped, world.recipe(100), &world.tokenizers)));
         let corpora: Vec<Box<dyn PairSource>> = vec![Box::new(world.corpus.clone())];
-        let entry = |config: TokenizerConfig| cache.tokenizers(&corpora, &config);
+        let entry = |config: TokenizerConfig| cache.tokenizers(&corpora, &config).unwrap();
         let default = TokenizerConfig::default;
         let same = TokenizerConfig { dropout: 0.1, ..default() };
         assert_eq!(entry(default()).directory, entry(same).directory);
         let other = TokenizerConfig { lowercase: true, ..default() };
         assert_ne!(entry(default()).directory, entry(other).directory);
+        // What a file says counts, wherever it lies.
+        let with_codes = |name: &str, codes: &str| {
+            let path = world.directory.path().join(name);
+            fs::write(&path, codes).unwrap();
+            entry(TokenizerConfig { codes: Some(path), ..default() }).directory
+        };
+        let first = with_codes("a.codes", "e n</w>");
+        assert_eq!(with_codes("b.codes", "e n</w>"), first);
+        assert_ne!(with_codes("a.codes", "e r</w>"), first);
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub use super::block::PairBlock;
 use super::block::is_full;
 use super::text::file::{LineReader, TextFile};
 use super::text::returns;
+use super::tokenizer::INVISIBLE;
 use super::weights::{WeightReader, Weights};
 use crate::error::{Error, Result};
 
@@ -54,10 +55,15 @@ pub trait PairSource: Send + Sync {
     }
 }
 
-/// A line with a tag in front. A blank line stays as it is, since there is nothing to translate.
+/// Whether a line has nothing to translate: only white space and characters without width.
+pub fn is_blank(line: &str) -> bool {
+    line.chars().all(|c| c.is_whitespace() || INVISIBLE.contains(&c))
+}
+
+/// A line with a tag in front. A blank line stays as it is.
 pub fn tagged<'l>(tag: Option<&str>, line: &'l str) -> Cow<'l, str> {
     match tag {
-        Some(tag) if !line.trim().is_empty() => Cow::Owned(format!("{tag} {line}")),
+        Some(tag) if !is_blank(line) => Cow::Owned(format!("{tag} {line}")),
         _ => Cow::Borrowed(line),
     }
 }

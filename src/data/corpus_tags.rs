@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use super::training::{TrainingData, about};
-use crate::data::corpus::{PairSource, Side, read_all};
+use crate::data::corpus::{PairSource, Side, is_blank, read_all};
 use crate::data::tags::{listed, unknown_word};
 use crate::data::texts::{Named, Texts};
 use crate::data::tokenizer::Tokenizer;
@@ -116,7 +116,7 @@ pub fn warning_about_set(
     let sampled = || (0..pairs.len()).step_by(pairs.len().div_ceil(SAMPLED).max(1));
     let lacks = |index: &usize| {
         let source = &pairs[*index].0;
-        !source.trim().is_empty() && !tags.begin(&tokenizers.source.encode(source))
+        !is_blank(source) && !tags.begin(&tokenizers.source.encode(source))
     };
     let without: Vec<usize> = sampled().filter(lacks).collect();
     let warning_about_set = format!(" of the {name} set");

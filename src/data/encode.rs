@@ -9,7 +9,7 @@ use std::sync::mpsc::sync_channel;
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
-use super::corpus::{PairBlock, PairSource, Side};
+use super::corpus::{PairBlock, PairSource, Side, is_blank};
 use super::filter::{DropReason, Filter};
 use super::shard::{Builder, Elements, EncodedPair, Shard};
 use super::tokenizers::Tokenizers;
@@ -166,7 +166,7 @@ fn encode_pair((source, target): (&str, &str), recipe: Recipe<'_>) -> Encoded {
     };
     let texts = [normalise(Side::Source, source), normalise(Side::Target, target)];
     let encode = |side, line: &str, text: &str| match recipe.elements {
-        _ if line.trim().is_empty() => Vec::new(),
+        _ if is_blank(line) => Vec::new(),
         // The normalised text, because each epoch will split that anew.
         Elements::Text => recipe.encoder.encode(side, text),
         _ => recipe.encoder.encode(side, line),

@@ -21,7 +21,9 @@ pub fn unknown_word<'w>(tag: &'w str, tokenizer: &Tokenizer) -> Option<&'w str> 
 
 /// The languages for which a vocabulary has tags: codes, with their tags.
 pub struct LanguageTags<'t> {
-    known: Vec<(&'t str, String)>,
+    known: Vec<(String, String)>,
+    /// Brings text into the form that the tags have.
+    form: Box<dyn Fn(&str) -> String + 't>,
     /// Whether they are of a multilingual model, both of whose sides begin with one.
     is_multilingual: bool,
 }
@@ -29,18 +31,18 @@ pub struct LanguageTags<'t> {
 impl<'t> LanguageTags<'t> {
     /// Those of a tokenizer.
     pub fn of(tokenizer: &'t Tokenizer) -> Self {
-        let languages = tokenizer.languages();
+        let (languages, form) = (tokenizer.languages(), |text: &str| tokenizer.encoded_form(text));
         if languages.is_empty() {
-            return Self::listed(tokenizer.language_tags());
+            return Self::listed(tokenizer.language_tags(), form);
         }
-        let known = languages.iter().map(|(code, _)| (*code, tag_of(code))).collect();
-        Self { known, is_multilingual: true }
+        let known = languages.iter().map(|(code, _)| ((*code).to_owned(), tag_of(code))).collect();
+        Self { known, form: Box::new(form), is_multilingual: true }
     }
 
-    /// Those of tags such as `<2de>`, with which source lines begin.
-    pub fn listed(tags: impl IntoIterator<Item = &'t str>) -> Self {
-        let known = tags.into_iter().map(|tag| (code_of(tag), tag.to_owned())).collect();
-        Self { known, is_multilingual: false }
+    /// Those of tags such as `<2de>`, with which source lines begin, in this form of text.
+    pub fn listed<'s>(tags: impl IntoIterator<Item = &'s str>, form: impl Fn(&str) -> String + 't) -> Self {
+        let known = tags.into_iter().map(&form).map(|tag| (code_of(&tag).to_owned(), tag)).collect();
+        Self { known, form: Box::new(form), is_multilingual: false }
     }
 
     /// The tag of a language by its code, as `--to` and `target_language` give it: `deu_Latn` has `>>deu_Latn<<`, `de`
@@ -53,14 +55,16 @@ impl<'t> LanguageTags<'t> {
             let what = format!("{asked} {code}: the model translates one language, and has no tags for others");
             return Err(Error::usage(what).help("leave it out, or give the languages tags (`tokenizer.tags`)"));
         }
-        if let Some((_, tag)) = self.known.iter().find(|(known, tag)| *known == code || tag == code) {
+        let same = (self.form)(code);
+        let is_meant = |text: &String| text == code || *text == same;
+        if let Some((_, tag)) = self.known.iter().find(|(known, tag)| is_meant(known) || is_meant(tag)) {
             return Ok(tag.clone());
         }
         let similarity = |known: &str| strsim::jaro_winkler(&code.to_lowercase(), &known.to_lowercase());
-        let nearest = self.known.iter().max_by(|a, b| similarity(a.0).total_cmp(&similarity(b.0)));
+        let nearest = self.known.iter().max_by(|a, b| similarity(&a.0).total_cmp(&similarity(&b.0)));
         let nearest = nearest.filter(|(known, _)| similarity(known) > 0.6);
         let nearest = nearest.map(|(known, _)| format!("did you mean {known}? ")).unwrap_or_default();
-        let all: Vec<&str> = self.known.iter().map(|(known, _)| *known).collect();
+        let all: Vec<&str> = self.known.iter().map(|(known, _)| known.as_str()).collect();
         let error = Error::usage(format!("{asked}: the model has no language {code}"));
         Err(error.help(format!("{nearest}it has {}", all.join(" "))))
     }
@@ -96,5 +100,21 @@ impl<'t> LanguageTags<'t> {
             (None, Some(_)) => Ok([of("target_language", target)?, None]),
             (tag, None) => Ok([tag.map(str::to_owned), None]),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_language_is_found_in_the_form_that_its_tag_has() {
+        let lower = LanguageTags::listed(["<2DE>", "<2fr>"], |text| text.to_lowercase());
+        for code in ["DE", "de", "<2DE>", "<2de>"] {
+            assert_eq!(lower.tag("--to", code).unwrap(), "<2de>", "{code}");
+        }
+        let as_it_is = LanguageTags::listed(["<2de>"], str::to_owned);
+        assert_eq!(as_it_is.tag("--to", "de").unwrap(), "<2de>");
+        as_it_is.tag("--to", "DE").unwrap_err();
     }
 }

@@ -212,7 +212,7 @@ impl Texts {
     }
 
     /// Makes tags of the languages of all texts, for the vocabulary of a model or of these tags. `decode` has the
-    /// languages of texts that state none, where a model has several.
+    /// languages of texts that state none, nor a tag.
     ///
     /// # Errors
     /// The vocabulary lacks a language, or a text states none; all such texts are named.
@@ -222,7 +222,8 @@ impl Texts {
         let texts = sets.chain(self.train.iter_mut().map(|(text, _)| text));
         let mut errors = Vec::new();
         for (text, key) in texts.zip(named) {
-            let languages = [0, 1].map(|side| text.languages[side].as_deref().or(decode[side]));
+            let default = if text.tag.is_some() { [None; 2] } else { decode };
+            let languages = [0, 1].map(|side| text.languages[side].as_deref().or(default[side]));
             match vocabulary.tags(&key, text.tag.as_deref(), languages) {
                 Ok(tags) => text.tags = tags,
                 Err(error) => errors.push(error),

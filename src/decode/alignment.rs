@@ -83,6 +83,7 @@ struct Part<'t> {
 /// The parts of each of the first `most` translations of a line.
 fn translation_parts<'t>(reader: &Reader, line: &str, translation: &'t Translation, most: usize) -> Vec<Vec<Part<'t>>> {
     let Tokenizers { source, target } = reader.tokenizers();
+    let is_language_last = source.language_last();
     let parts = &translation.parts;
     let own: Vec<&[u32]> = parts.iter().map(|part| part.ids.get(part.added..).unwrap_or_default()).collect();
     let numbers = line_words(source, line, &own);
@@ -96,12 +97,12 @@ fn translation_parts<'t>(reader: &Reader, line: &str, translation: &'t Translati
             let source = &parts[i];
             let before = if i == 0 { &[][..] } else { &translation.later_prefix };
             let unnumbered = |count: usize| vec![None; count];
-            Part {
-                source,
-                tokens: [before, made[i]].concat(),
-                to: [unnumbered(before.len()), to].concat(),
-                from: [unnumbered(source.ids.len() - own[i].len()), numbers[i].clone()].concat(),
+            let mut from = [unnumbered(source.ids.len() - own[i].len()), numbers[i].clone()].concat();
+            if is_language_last && !from.is_empty() {
+                // The model reads the language behind the words and the end.
+                from.remove(0);
             }
+            Part { source, tokens: [before, made[i]].concat(), to: [unnumbered(before.len()), to].concat(), from }
         };
         to.into_iter().enumerate().take(parts.len()).map(part).collect()
     };

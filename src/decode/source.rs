@@ -11,7 +11,7 @@ use unicode_segmentation::UnicodeSegmentation;
 
 use crate::choice::choice;
 use crate::data::batch::Batch;
-use crate::data::corpus::tagged;
+use crate::data::corpus::{is_blank, tagged};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Error;
@@ -110,8 +110,8 @@ pub(super) struct Encoded {
     and_more: bool,
 }
 
-/// Lines as token ids, as far as they could matter to a model that takes `longest` tokens. A line of nothing but white
-/// space and a tag has no tokens, whatever the tokenizer makes of it.
+/// Lines as token ids, as far as they could matter to a model that takes `longest` tokens. A blank line, even
+/// with a tag, has no tokens, whatever the tokenizer makes of it.
 ///
 /// `language` is the tag of those that begin with none.
 pub(super) fn encoded<S: AsRef<str> + Sync>(
@@ -127,8 +127,8 @@ pub(super) fn encoded<S: AsRef<str> + Sync>(
 fn encoded_line(tokenizer: &Tokenizer, language: Option<&str>, line: &str, longest: usize) -> Encoded {
     let (text, rest) = beginning(line, longest);
     let tag = tokenizer.language_tag(text).unwrap_or_default();
-    let is_blank = text.trim_start().strip_prefix(tag).unwrap_or(text).trim().is_empty();
-    let ids = if is_blank { Vec::new() } else { tokenizer.encode(&with_language(tokenizer, language, text)) };
+    let has_text = !is_blank(text.trim_start().strip_prefix(tag).unwrap_or(text));
+    let ids = if !has_text { Vec::new() } else { tokenizer.encode(&with_language(tokenizer, language, text)) };
     Encoded { ids, and_more: !rest.trim_start().is_empty() }
 }
 
@@ -157,7 +157,7 @@ impl Reader {
         let source = &self.tokenizers.source;
         self.language.is_none()
             && !source.languages().is_empty()
-            && !line.trim().is_empty()
+            && !is_blank(line)
             && source.language_tag(line).is_none()
     }
 

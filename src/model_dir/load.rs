@@ -17,6 +17,7 @@ use crate::checkpoint::{self, Elements, Located, NamedTensor, Slot, TensorFile, 
 use crate::choice::not_among;
 use crate::config::{self, Config};
 use crate::data::tags::LanguageTags;
+use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::decode::neural::{Neural, SpecialTokens};
 use crate::decode::source::Reader;
@@ -37,7 +38,8 @@ pub struct ModelFiles {
     pub config: Config,
     /// Its tokenizers.
     pub tokenizers: Tokenizers,
-    /// The tags of the languages between which a multilingual model translates, where that is known.
+    /// What sources and targets begin with, unless a line has its own: the tags of the languages between which a
+    /// multilingual model translates; of a model with tags, that of the target language, on sources.
     pub languages: [Option<String>; 2],
     device: Device,
     located: Located,
@@ -260,17 +262,18 @@ pub fn load(request: &ModelRequest, tell: Tell<'_>) -> Result<ModelFiles> {
     tell(Notice::Info(format!("model: {} ({})", shown_path(&directory), located.what)));
     refuse_other_model(&config, &directory, &located.directory)?;
     let tokenizers = Tokenizers::load(&directory)?;
-    let decode = &config.decode;
-    let languages = [
-        ("decode.source_language", &decode.source_language, &tokenizers.source),
-        ("decode.target_language", &decode.target_language, &tokenizers.target),
-    ];
-    let languages = languages.map(|(key, code, tokenizer)| {
-        let code = code.as_deref().filter(|_| !tokenizer.languages().is_empty());
-        code.map(|code| LanguageTags::of(tokenizer).tag(key, code)).transpose()
-    });
-    let [source, target] = languages.map(|tag| tag.map_err(|error| error.at(&directory)));
-    Ok(ModelFiles { config, tokenizers, languages: [source?, target?], device, located, directory })
+    let (decode, Tokenizers { source, target }) = (&config.decode, &tokenizers);
+    let tag = |key: &str, code: &Option<String>, tokenizer: &Tokenizer| {
+        let code = code.as_deref().filter(|_| !tokenizer.language_tags().is_empty());
+        code.map(|code| LanguageTags::of(tokenizer).tag(key, code)).transpose().map_err(|error| error.at(&directory))
+    };
+    let target_tag = |tokenizer| tag("decode.target_language", &decode.target_language, tokenizer);
+    let languages = match source.languages().is_empty() {
+        // The tags of sources say into which language to translate.
+        true => [target_tag(source)?, None],
+        false => [tag("decode.source_language", &decode.source_language, source)?, target_tag(target)?],
+    };
+    Ok(ModelFiles { config, tokenizers, languages, device, located, directory })
 }
 
 /// Parameters by name, from flat values.

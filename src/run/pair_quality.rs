@@ -46,7 +46,9 @@ impl PairJudge {
         cache: &Cache,
         preparation: &Preparation<'_>,
     ) -> Result<Option<Vec<f32>>> {
-        let entry = cache.scores(corpus, &self.about);
+        let sides = [&tokenizers.source, &tokenizers.target];
+        let model = json!({ "model": self.about, "read_as": sides.map(|side| side.reading()) });
+        let entry = cache.scores(corpus, &model);
         if let Some(found) = entry.load() {
             return Ok(Some(found));
         }

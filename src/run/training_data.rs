@@ -158,12 +158,14 @@ pub fn prepare(
     preparation: &Preparation<'_>,
 ) -> Result<TrainingData> {
     let named = tokenizers(config, saved, preparation.tell)?;
-    let languages = match &named {
-        Some(tokenizers) => LanguageTags::of(&tokenizers.source),
-        None => LanguageTags::listed(config.tokenizer.tags.iter().map(String::as_str)),
-    };
-    let decode = [&config.decode.source_language, &config.decode.target_language];
-    texts.resolve(&languages, decode.map(Option::as_deref))?;
+    let decode = [&config.decode.source_language, &config.decode.target_language].map(Option::as_deref);
+    match &named {
+        Some(tokenizers) => texts.resolve(&LanguageTags::of(&tokenizers.source), decode)?,
+        None => {
+            let form = |text: &str| config.tokenizer.form().apply(text);
+            texts.resolve(&LanguageTags::listed(config.tokenizer.tags.iter().map(String::as_str), form), decode)?;
+        }
+    }
     named.iter().try_for_each(|tokenizers| corpus_tags::refuse_unknown(texts, &tokenizers.source))?;
     // Reading all text once and learning a vocabulary take long, and leave nothing behind.
     preparation.end_at_once(true);
@@ -251,7 +253,7 @@ fn learn(
     on_disk: bool,
     preparation: &Preparation<'_>,
 ) -> Result<Tokenizers> {
-    let entry = cache.tokenizers(corpora, config);
+    let entry = cache.tokenizers(corpora, config)?;
     let (tokenizers, how) = match entry.load() {
         Some(tokenizers) => (tokenizers, ", learned when the text was prepared"),
         None => {

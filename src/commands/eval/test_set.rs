@@ -276,6 +276,9 @@ impl Task {
             let file = if side == Side::Source { &text.source } else { text.reference.first().unwrap_or(&text.source) };
             error.at_line(shown_name(file), index + 1, 0)
         })?;
+        if translations_wanted {
+            languages::refuse_unknown_target(&translator)?;
+        }
         let perplexity = if args.metrics.ppl {
             let files = [&text.source, text.reference.first().unwrap_or(&text.source)];
             Some(Perplexity::new(&translator, files, [&tagged, &text.predicted], options.batch_tokens)?)

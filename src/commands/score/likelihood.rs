@@ -35,7 +35,7 @@ pub(super) fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
         args,
         is_json: common.json,
         unscored: Unscored::default(),
-        tags: Tags::new(&first.tokenizers.source, tag),
+        tags: Tags::new(&first, tag),
         unknown: 0,
         all: 0,
     };
@@ -85,11 +85,8 @@ impl Scorer for Likelihood<'_> {
             self.all += tokens.len();
         }
         let mut scores = scores.iter();
-        let pairs = sources.iter().zip(window).zip(is_scored);
-        let shown = |((source, pair), is_scored): ((&&str, &Pair), bool)| {
-            self.shown((source, pair), if is_scored { scores.next() } else { None })
-        };
-        Ok(pairs.map(shown).collect())
+        let shown = |(pair, is_scored): (&Pair, bool)| self.shown(pair, if is_scored { scores.next() } else { None });
+        Ok(window.iter().zip(is_scored).map(shown).collect())
     }
 
     fn warnings(&self) -> Vec<String> {
@@ -104,16 +101,18 @@ impl Scorer for Likelihood<'_> {
 
 impl Likelihood<'_> {
     /// The output for a pair with its target's tokens and their log-probabilities, or for one that cannot be scored.
-    fn shown(&self, (source, pair): (&str, &Pair), score: Option<&(Vec<u32>, Vec<f32>)>) -> String {
+    fn shown(&self, pair: &Pair, score: Option<&(Vec<u32>, Vec<f32>)>) -> String {
         let sum = score.map(|(_, log_probs)| log_probs.iter().map(|log_prob| f64::from(*log_prob)).sum::<f64>());
-        let average = sum.zip(score).map(|(sum, (_, log_probs))| sum / log_probs.len() as f64);
+        // A language is given, not predicted.
+        let given = usize::from(!self.translator.target().languages().is_empty());
+        let average = sum.zip(score).map(|(sum, (_, log_probs))| sum / (log_probs.len() - given) as f64);
         if !self.is_json {
             let number = if self.args.normalize { average } else { sum };
             return plain::<Self>(pair, self.args, number);
         }
         let piece = |token: &u32| self.translator.target().piece(*token).unwrap_or_default();
         let mut json = json!({
-            "source": source, "target": pair.target, "log_prob": sum, "average": average,
+            "source": pair.source, "target": pair.target, "log_prob": sum, "average": average,
             "tokens": score.map(|(tokens, _)| tokens.iter().map(piece).collect::<Vec<_>>()),
             "token_log_probs": score.map(|(_, log_probs)| log_probs),
         });

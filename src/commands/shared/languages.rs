@@ -36,9 +36,13 @@ pub(crate) fn choose<'a>(
                 return Err(error.help("give one of them"));
             }
             let found = LanguageTags::of(&tokenizer).tag("--to", code)?;
-            if index == 0 {
-                of_first = Some(found);
+            if index > 0 && of_first.as_ref() != Some(&found) {
+                let tag = of_first.unwrap_or_else(|| "the language itself".to_owned());
+                let what =
+                    format!("--to {code}: the first model needs {tag}, and {} {found}", model.directory().display());
+                return Err(Error::usage(what).help("translate with models whose languages have the same tags"));
             }
+            of_first = Some(found);
         } else if let Some(code) = &args.from {
             let what = format!("--from {code} needs --to: the model has tags for the languages that it writes");
             return Err(Error::usage(what).help("give --to as well, or leave --from out"));
@@ -68,6 +72,15 @@ pub(crate) fn state<'a>(
         }
     }
     Ok(())
+}
+
+/// Refuses to translate into a language that is unknown, where a model has several.
+///
+/// # Errors
+/// It is; exit code 2.
+pub(crate) fn refuse_unknown_target(translator: &Translator) -> Result<()> {
+    let lacks = translator.lacks_target_language(&Constraints::default());
+    lacks.map_or(Ok(()), |fault| Err(Error::usage(fault.what).help(fault.help)))
 }
 
 /// Refuses lines whose language is unknown, where a model has several.

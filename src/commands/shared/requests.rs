@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::input::{Input, Lines, shown_name, text_of, with_tag};
 use crate::cli::TranslateArgs;
+use crate::data::corpus::is_blank;
 use crate::decode::source::Long;
 use crate::decode::translate::{Constraints, Fault, TranslateOptions, Translator};
 use crate::error::{Error, Result};
@@ -132,22 +133,23 @@ impl<'a> Requests<'a> {
             Demanded::PrefixFile(input, path) => with_prefixes(lines, input, (*path, name, first))?,
             Demanded::Json => parse_json(lines, self.tag, (name, first)),
         };
-        let without = |line: &String| translator.lacks_source_language(line);
+        // The file of demands, unless all are alike, and have been checked.
+        let demands = match &self.demanded {
+            Demanded::Flag(_) => None,
+            Demanded::PrefixFile(_, path) => Some(shown_name(path)),
+            Demanded::Json => Some(name),
+        };
         let faulty = |(line, constraints): (&String, &Constraints)| {
-            let is_blank = line.trim().is_empty();
-            let into = || translator.lacks_target_language(constraints).filter(|_| !is_blank);
-            without(line).or_else(into).or_else(|| translator.fault(line, constraints, options))
+            let has_text = !is_blank(line);
+            let into = || translator.lacks_target_language(constraints).filter(|_| has_text);
+            into().or_else(|| translator.fault(line, constraints, options))
         };
-        let found = match &self.demanded {
-            // All demands are alike, and have been checked.
-            Demanded::Flag(_) => window.lines.iter().enumerate().find_map(|(i, line)| Some((i, without(line)?))),
-            _ => window.lines.iter().zip(&window.constraints).map(faulty).enumerate().find_map(|(i, f)| Some((i, f?))),
+        let fault = |(index, line): (usize, &String)| {
+            let of_line = translator.lacks_source_language(line).map(|fault| (fault, name));
+            let of_demand = || demands.and_then(|file| Some((faulty((line, window.constraints.get(index)?))?, file)));
+            of_line.or_else(of_demand).map(|found| (index, found))
         };
-        if let Some((index, Fault { what, help })) = found {
-            let file = match &self.demanded {
-                Demanded::PrefixFile(_, path) => shown_name(path),
-                _ => name,
-            };
+        if let Some((index, (Fault { what, help }, file))) = window.lines.iter().enumerate().find_map(fault) {
             window.refuse(index, first, Error::failure(what).at_line(file, first + index, 0).help(help));
         }
         if options.long == Long::Error

@@ -159,7 +159,9 @@ pub(crate) fn translate(
             let before = progress.position();
             let moved = |done: usize| progress.set_position(before + done as u64);
             let translations = translator.translate(&sources, &[], &options, moved)?;
-            parts.write(number, &translations.iter().map(Made::from).collect::<Vec<_>>())?;
+            let given = usize::from(!translator.target().languages().is_empty());
+            let made: Vec<Made> = translations.iter().map(|line| Made::new(line, given)).collect();
+            parts.write(number, &made)?;
             if progress.is_hidden() && (number + 1).is_multiple_of(all.div_ceil(LINES_OF_PROGRESS)) {
                 info(format_args!("{}: {} of {all} parts", input.key, number + 1));
             }
@@ -174,11 +176,10 @@ pub(crate) fn translate(
 
 /// Warns where the model has tags, and lines lack them.
 fn warn_of_tags(model: &ModelFiles, input: &Input<'_>, tag: Option<&str>) -> Result<()> {
-    let tokenizer = &model.tokenizers.source;
-    if tokenizer.language_tags().is_empty() {
+    if model.tokenizers.source.language_tags().is_empty() {
         return Ok(());
     }
-    let mut tags = Tags::new(tokenizer, tag);
+    let mut tags = Tags::new(model, tag);
     each_part(input.pairs, |lines| {
         lines.iter().for_each(|[source, _]| tags.count(&tagged(tag, source)));
         Ok(())

@@ -2,10 +2,11 @@
 
 use super::line_summary::LineSummary;
 use crate::console::warning;
-use crate::data::corpus::tagged;
+use crate::data::corpus::{is_blank, tagged};
 use crate::data::tags::{listed, unknown_word};
 use crate::data::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
+use crate::model_dir::ModelFiles;
 
 /// Whether a model without tags would read a `--tag` as text, word by word.
 pub(crate) fn is_read_as_text(tag: &str, tokenizer: &Tokenizer) -> bool {
@@ -37,6 +38,8 @@ pub(crate) struct Tags<'t> {
     /// The tag that `--tag` puts in front of each line, with the space behind it; empty without `--tag`.
     added: String,
     known: Vec<&'t str>,
+    /// Whether lines without a tag get one.
+    is_chosen: bool,
     lines: usize,
     missing: LineSummary,
     unknown: LineSummary,
@@ -48,10 +51,12 @@ pub(crate) struct Tags<'t> {
 }
 
 impl<'t> Tags<'t> {
-    /// For lines read by this tokenizer, with this `--tag` in front.
-    pub(crate) fn new(tokenizer: &'t Tokenizer, tag: Option<&str>) -> Self {
+    /// For lines that this model reads, with this `--tag` in front.
+    pub(crate) fn new(model: &'t ModelFiles, tag: Option<&str>) -> Self {
+        let tokenizer = &model.tokenizers.source;
         Self {
             tokenizer,
+            is_chosen: model.languages[0].is_some(),
             added: tag.map_or_else(String::new, |tag| tagged(Some(tag), ".").trim_end_matches('.').to_owned()),
             // A line without a language has that of `--from`.
             known: if tokenizer.languages().is_empty() { tokenizer.language_tags() } else { Vec::new() },
@@ -67,7 +72,7 @@ impl<'t> Tags<'t> {
     /// Takes note of the next line.
     pub(crate) fn count(&mut self, line: &str) {
         self.lines += 1;
-        if self.known.is_empty() || line.trim().is_empty() {
+        if self.known.is_empty() || is_blank(line) {
             return;
         }
         let is_known =
@@ -88,7 +93,7 @@ impl<'t> Tags<'t> {
                 }
             }
             // With a single language there is nothing to choose.
-            None if self.known.len() > 1 => self.missing.add(self.lines),
+            None if self.known.len() > 1 && !self.is_chosen => self.missing.add(self.lines),
             None => {}
         }
     }

@@ -63,7 +63,12 @@ impl Text {
             }
             (None, Some(set)) => {
                 trust::check(&set.location, own.name, args.trust_model_data, &tell)?;
-                set.clone()
+                // `--to` counts more than what the set states.
+                let (tag, languages) = match of_flag {
+                    Some(tag) => (Some(tag.to_owned()), Default::default()),
+                    None => (set.tag.clone(), set.languages.clone()),
+                };
+                SetConfig { tag, languages, ..set.clone() }
             }
             (None, None) => {
                 let what = format!("the model's configuration names no {}", own.name);
@@ -105,7 +110,7 @@ impl Text {
         };
         let tokenizer = &model.tokenizers.source;
         tags::check_flag(of_flag, tokenizer)?;
-        let mut tags = Tags::new(tokenizer, tag.as_deref());
+        let mut tags = Tags::new(model, tag.as_deref());
         sources.iter().for_each(|line| tags.count(&tagged(tag.as_deref(), line)));
         tags.warnings().into_iter().for_each(warning);
         check_counts(&source, sources.len(), &references)?;

@@ -253,3 +253,11 @@ fn a_pipe_is_read_once() {
     let both = written("a\nb\n", &|| Corpus::open(&pipe, &pipe, 1.0).unwrap());
     assert_eq!(both, [("a", "a"), ("b", "b")].map(|(s, t)| (s.to_owned(), t.to_owned())));
 }
+
+#[test]
+fn blank_lines_get_no_tag() {
+    assert_eq!(tagged(Some("<2de>"), "a\u{200B}"), "<2de> a\u{200B}");
+    for blank in ["", "  ", "\u{200B}\u{FEFF} \u{AD}"] {
+        assert_eq!(tagged(Some("<2de>"), blank), blank);
+    }
+}

@@ -333,10 +333,6 @@ impl Engine for Library {
         split.and_then(Result::ok).unwrap_or_else(|| self.encode(line))
     }
 
-    fn encoded_form(&self, line: &str) -> String {
-        line.to_owned()
-    }
-
     fn decode(&self, ids: &[u32]) -> String {
         let pieces = ids.iter().filter_map(|&id| self.piece(id).filter(|_| !self.is_special(id)));
         self.join(pieces.map(str::to_owned).collect())

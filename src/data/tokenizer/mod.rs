@@ -52,6 +52,8 @@ use std::borrow::Cow;
 use std::io::Write;
 use std::path::Path;
 
+use serde_json::{Value, json};
+
 use crate::choice::choice;
 use crate::error::{Error, Result};
 use crate::escape::quoted;
@@ -259,6 +261,12 @@ impl Tokenizer {
     /// A line as a reader would see it: as [`Tokenizer::plain`], and without the tag or symbols at its beginning.
     pub fn readable(&self, line: &str) -> String {
         self.plain(line[self.leading(line).len()..].trim_start()).into_owned()
+    }
+
+    /// Tells tokenizers apart that make other lines readable: by their tags and symbols, and by whether they take text
+    /// that is split already.
+    pub fn reading(&self) -> Value {
+        json!({ "tags": self.language_tags(), "symbols": self.symbols(), "is_split": self.plain("a@@ b") != "a@@ b" })
     }
 
     /// How the vocabulary differs from another one, if it does.

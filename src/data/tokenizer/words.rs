@@ -262,10 +262,6 @@ impl Engine for Words {
         joined(words(line).filter(|piece| !self.is_special(piece)))
     }
 
-    fn encoded_form(&self, line: &str) -> String {
-        line.to_owned()
-    }
-
     fn marked(&self, ids: &[u32]) -> Vec<String> {
         let mut joins = false;
         let mark = |&id: &u32| {

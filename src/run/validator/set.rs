@@ -8,7 +8,7 @@ use super::warnings::{normalisation_warning, spaces_warning};
 use crate::comet::{Lines, OnDemand};
 use crate::config::Config;
 use crate::data::batch::{Batch, larger_side, split_by_tokens};
-use crate::data::corpus::{Side, read_all};
+use crate::data::corpus::{Side, is_blank, read_all};
 use crate::data::texts::Text;
 use crate::data::tokenizers::Tokenizers;
 use crate::data::{corpus_tags, coverage};
@@ -86,9 +86,8 @@ impl ScoredSet {
         let limit =
             if config.valid.max_sentences == 0 { pairs.len() } else { config.valid.max_sentences.min(pairs.len()) };
         let most = config.model.max_length - 1;
-        // As in training, a line of nothing but white space is empty, whatever the tokenizer makes of it.
-        let ids =
-            |side, line: &str| if line.trim().is_empty() { Vec::new() } else { tokenizers.side(side).encode(line) };
+        // As in training, a blank line is empty, whatever the tokenizer makes of it.
+        let ids = |side, line: &str| if is_blank(line) { Vec::new() } else { tokenizers.side(side).encode(line) };
         let encode = |(source, target): &(String, String)| (ids(Side::Source, source), ids(Side::Target, target));
         let mut encoded: Vec<_> = pairs.iter().map(encode).collect();
         let usable = |(s, t): &(Vec<u32>, Vec<u32>)| s.len().max(t.len()) <= most && !s.is_empty() && !t.is_empty();

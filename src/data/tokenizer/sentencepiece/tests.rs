@@ -155,6 +155,15 @@ fn characters_are_replaced_by_the_table() {
     assert_eq!(tokenizer.normalise("ﬁ"), "fi");
 }
 
+/// Text that is split anew in each epoch keeps what the vocabulary does not know.
+#[test]
+fn the_encoded_form_has_the_same_ids() {
+    let tokenizer = tokenizer(&model(ModelKind::Unigram, &UNIGRAM));
+    for line in ["abc", "a語語<x>a", "  a   b ", "", "語"] {
+        assert_eq!(tokenizer.encode(&tokenizer.encoded_form(line)), tokenizer.encode(line), "{line}");
+    }
+}
+
 #[test]
 fn it_is_stored_whole_and_read_again() {
     let bytes = model(ModelKind::Unigram, &UNIGRAM).encode_to_vec();
