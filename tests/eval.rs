@@ -118,6 +118,7 @@ fn lines_and_tables() {
         "good --ter --format json --confidence",
         "good bad_1 --bleu --ter",
         "good bad_1 --ter --format json",
+        "good bad_1 --ter --format json --confidence",
         // A star marks a difference that chance hardly explains; none is marked between a system and itself.
         "ref bad_1 ref --ter --paired-bs",
         "good bad_1 --ter --paired-bs --format json",

@@ -380,10 +380,11 @@ fn what_transformers_does_with_two_vocabularies_is_said() {
 /// `transformers` saves neither positions nor, of searches, what it cannot have.
 #[test]
 fn what_saving_again_loses_is_restored() {
+    let dropouts = ["model.dropout=0.3", "model.embedding_dropout=0.05"];
     let more = ["model.sinusoid=tensor2tensor", "tokenizer.joint=true", "model.tie=decoder"];
     let search = ["decode.length_penalty=-0.5", "decode.no_repeat_ngram=100000000"];
     let text = ["tokenizer.lowercase=true", "tokenizer.normalization=nfc", "tokenizer.remove_extra_whitespaces=false"];
-    let project = trained(&sets(&[&more[..], &search, &text].concat()));
+    let project = trained(&sets(&[&more[..], &dropouts, &search, &text].concat()));
     let mut transcript = Transcript::new(&project);
     transcript.messages(&["export", "runs/small", "--json", "--format", "hf-marian", "--out", "hf"]);
     assert_transcript!(transcript);
@@ -399,6 +400,7 @@ fn what_saving_again_loses_is_restored() {
     };
     let (ours, back) = (config("runs/small"), config("back"));
     assert_eq!(back["model"]["sinusoid"], "tensor2tensor");
+    assert_eq!((&back["model"]["dropout"], &back["model"]["embedding_dropout"]), (&json!(0.3), &json!(0.05)));
     assert_eq!(back["decode"], ours["decode"]);
     assert_eq!((&back["tokenizer"]["joint"], &back["model"]["tie"]), (&json!(true), &json!("decoder")));
     for key in ["kind", "lowercase", "normalization", "remove_extra_whitespaces"] {

@@ -28,6 +28,7 @@ fn every_command_takes_an_imported_model() {
     assert_eq!(info["config"]["model"]["output_bias"], true);
     assert_eq!(info["config"]["decode"]["beam"], 3);
     assert_eq!(info["history"]["target_languages"], ">>fra<< >>deu<<");
+    assert_eq!([0.1, 0.1], ["dropout", "embedding_dropout"].map(|key| info["config"]["model"][key].as_f64().unwrap()));
     let tokens = project.mt_with_input(&["tokenize", "-q", "--model", "model"], b">>deu<< the cat\nthe #\n");
     assert_eq!(stdout(&tokens), ">>deu<< ▁the ▁cat\n▁the ▁ #\n");
     let translate = |model: &str| {

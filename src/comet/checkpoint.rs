@@ -6,9 +6,10 @@
 //! would allocate is checked, since a few bytes may ask for gigabytes or nest without end.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::io::{BufReader, Read, Seek};
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use candle_core::pickle::{Object, OpCode, Stack};
@@ -46,6 +47,8 @@ enum Tensors {
         /// The folder of all entries, with a slash.
         folder: String,
         tensors: HashMap<String, Stored>,
+        /// The entries that have been read to their end.
+        read: RefCell<HashSet<String>>,
     },
     Safe(WeightFiles),
 }
@@ -114,7 +117,7 @@ impl Checkpoint {
             Some(Value::Object(settings)) => settings,
             _ => Map::new(),
         };
-        let tensors = Tensors::Archive { archive: RefCell::new(archive), folder, tensors };
+        let tensors = Tensors::Archive { archive: RefCell::new(archive), folder, tensors, read: RefCell::default() };
         Ok(Self { path: path.to_path_buf(), tensors, settings })
     }
 
@@ -159,8 +162,8 @@ impl Checkpoint {
         let wrong = |what: String| {
             Error::failure(format!("the tensor {}: {what}", quoted(name))).at(&self.path).help("fetch the file again")
         };
-        let (archive, folder, tensors) = match &self.tensors {
-            Tensors::Archive { archive, folder, tensors } => (archive, folder, tensors),
+        let (archive, folder, tensors, read) = match &self.tensors {
+            Tensors::Archive { archive, folder, tensors, read } => (archive, folder, tensors, read),
             Tensors::Safe(files) => return files.values(name).map_err(wrong),
         };
         let stored = tensors.get(name).ok_or_else(|| wrong("it is missing".to_owned()))?;
@@ -182,10 +185,18 @@ impl Checkpoint {
         let [from, to] = [*offset, offset.checked_add(span).ok_or_else(too_large)?]
             .map(|count| count.saturating_mul(numbers.size_in_bytes()));
         let name = format!("{folder}data/{key}");
-        let bytes = entry(&mut archive.borrow_mut(), &name, u64::MAX).map_err(wrong)?;
-        let bytes = bytes.get(from..to).ok_or_else(|| wrong(format!("it has only {} bytes", bytes.len())))?;
+        // Several tensors may be parts of the same entry: only the first time is all of it read, and its checksum
+        // compared.
+        let is_first = read.borrow_mut().insert(name.clone());
+        let bytes = match is_first {
+            true => {
+                entry(&mut archive.borrow_mut(), &name, u64::MAX).map(|bytes| bytes.get(from..to).map(<[u8]>::to_vec))
+            }
+            false => part(&mut archive.borrow_mut(), &name, from..to),
+        };
+        let bytes = bytes.map_err(wrong)?.ok_or_else(|| wrong("it ends beyond its file".to_owned()))?;
         let values =
-            Tensor::from_raw_buffer(bytes, *numbers, &[span], &Device::Cpu)?.to_dtype(DType::F32)?.to_vec1()?;
+            Tensor::from_raw_buffer(&bytes, *numbers, &[span], &Device::Cpu)?.to_dtype(DType::F32)?.to_vec1()?;
         Ok(if is_contiguous(shape, strides) { values } else { row_by_row(&values, shape, strides) })
     }
 }
@@ -203,6 +214,20 @@ fn entry(archive: &mut ZipArchive<BufReader<File>>, name: &str, most: u64) -> st
     // Its checksum is compared at the end.
     entry.read_to_end(&mut bytes).map_err(|error| format!("{}: {error}", quoted(name)))?;
     Ok(bytes)
+}
+
+/// These bytes of an entry, which is not compressed; `None` if it ends before.
+fn part(
+    archive: &mut ZipArchive<BufReader<File>>,
+    name: &str,
+    range: Range<usize>,
+) -> std::result::Result<Option<Vec<u8>>, String> {
+    let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", quoted(name));
+    let mut entry = archive.by_name_seek(name).map_err(|error| failed(&error))?;
+    entry.seek(SeekFrom::Start(range.start as u64)).map_err(|error| failed(&error))?;
+    let mut bytes = Vec::new();
+    entry.take(range.len() as u64).read_to_end(&mut bytes).map_err(|error| failed(&error))?;
+    Ok((bytes.len() == range.len()).then_some(bytes))
 }
 
 /// What a pickle builds.

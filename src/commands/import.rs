@@ -13,12 +13,17 @@ use crate::model_dir::{hub, write_imported};
 pub(super) fn run(args: &ImportArgs, common: &Common) -> Result<()> {
     // Before a download.
     refuse_taken(&args.out)?;
-    let folder = match hub::repository(&args.source) {
-        Some(repo) => hub::fetch(&repo, common.offline, &tell)?.folder,
+    let repo = hub::repository(&args.source);
+    let folder = match &repo {
+        Some(repo) => hub::fetch(repo, common.offline, &tell)?.folder,
         None => args.source.clone(),
     };
     let imported = import::import(&folder)
         .map_err(|error| if folder.exists() { error } else { hub::advised(error, &args.source) })?;
+    if let Some(repo) = &repo {
+        hub::check_room(&args.out, repo, &imported)
+            .map_err(|error| error.more_help("or give an --out on a larger disk"))?;
+    }
     write_imported(&imported, &args.out, &args.source)?;
     let parameters = imported.layout.total();
     if common.json {

@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 use crate::escape::shown_path;
 use crate::file::{self, Folder};
 use crate::hub::{Hub, Repo, RepoKind, Room, is_revision, user_cache};
-use crate::interop::import::Format;
 use crate::interop::import::hf::{self, Weights};
+use crate::interop::import::{Format, Imported};
 use crate::notice::Notice;
 
 /// The files of a repository, in the hub's cache.
@@ -144,6 +144,11 @@ pub fn directory(repo: &Repo, offline: bool, tell: Tell<'_>) -> Result<PathBuf> 
     let models = models(repo)?;
     let (format, version) = fetched.format;
     let directory = models.join(format!("{}-v{version}", fetched.commit));
+    let is_whole = || directory.is_dir() && checkpoint::verify(&directory).is_ok();
+    // Before anything is written: others may have made the cache, and this user may only read it.
+    if is_whole() {
+        return Ok(directory);
+    }
     let write_error = |error| Error::io("write the imported model", &models, error);
     let folder = made(&models)?;
     // Without locks, the process that ends first wins, but all import the same model.
@@ -152,24 +157,27 @@ pub fn directory(repo: &Repo, offline: bool, tell: Tell<'_>) -> Result<PathBuf> 
     });
     let _lock = locked.map_err(write_error)?;
     // A model that has been damaged since is imported again.
-    if directory.exists() && checkpoint::verify(&directory).is_err() {
+    if directory.exists() && !is_whole() {
         let removed = folder.remove(directory.file_name().unwrap_or_default());
         removed.map_err(|error| Error::io("remove a damaged model", &directory, error))?;
     }
     if !directory.is_dir() {
         let imported = format.import(&fetched.folder).map_err(|error| error.context(repo))?;
-        check_room(&models, repo, imported.layout.total() as u64 * 4)?;
+        check_room(&models, repo, &imported)
+            .map_err(|error| error.more_help("or set XDG_CACHE_HOME to a larger disk, then run it again"))?;
         write_imported(&imported, &directory, Path::new(&repo.to_string()))?;
         tell(Notice::Info(format!("{repo}: imported into {}", shown_path(&directory))));
     }
     Ok(directory)
 }
 
-/// Fails if a model that anyone may have put on the hub would leave the disk full.
-fn check_room(models: &Path, repo: &Repo, needed: u64) -> Result<()> {
-    let Some(room) = Room::at(models) else { return Ok(()) };
-    let checked = room.check(needed, format_args!("the imported {repo}"));
-    checked.map_err(|error| error.more_help("or set XDG_CACHE_HOME to a larger disk, then run it again"))
+/// Checks that a model that anyone may have put on the hub does not leave the disk full, once it is written there.
+///
+/// # Errors
+/// It would; the caller adds where else to put it.
+pub fn check_room(place: &Path, repo: &Repo, imported: &Imported) -> Result<()> {
+    let needed = imported.layout.total() as u64 * 4;
+    Room::at(place).map_or(Ok(()), |room| room.check(needed, format_args!("the imported {repo}")))
 }
 
 /// A folder of the cache, made if it is missing; no links in the cache are followed.

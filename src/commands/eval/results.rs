@@ -317,7 +317,7 @@ impl<'a> Results<'a> {
                         "ci": interval.map(|interval| interval.half_width),
                     })
                 } else {
-                    Value::from(format!("{score:.width$}"))
+                    Value::from(value(&by_system[system], width, true))
                 };
                 json.insert(metric.name(), value);
             }

@@ -138,7 +138,8 @@ fn config(model: &Model) -> Value {
         // For `mt import`: what has no place elsewhere in these files, or is lost when `transformers` saves them again.
         (OURS): {
             "max_length": model.config.data.max_length, "decode": model.config.decode,
-            "sinusoid": stored_sinusoid(config), "target_tokenizer": target_tokenizer(model.tokenizers),
+            "embedding_dropout": config.embedding_dropout, "sinusoid": stored_sinusoid(config),
+            "target_tokenizer": target_tokenizer(model.tokenizers),
         },
     })
 }

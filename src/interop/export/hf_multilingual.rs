@@ -128,7 +128,10 @@ fn config(model: &Model) -> Value {
         "pad_token_id": target.pad_id(), "bos_token_id": 0, "eos_token_id": target.eos_id(),
         "decoder_start_token_id": target.bos_id(), "forced_eos_token_id": null,
         // For `mt import`: what is lost when `transformers` saves the model again.
-        (OURS): { "max_length": model.config.data.max_length, "decode": model.config.decode },
+        (OURS): {
+            "max_length": model.config.data.max_length, "decode": model.config.decode,
+            "embedding_dropout": config.embedding_dropout,
+        },
     })
 }
 

@@ -1,5 +1,6 @@
 //! The curves of runs as a picture.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use plotters::coord::Shift;
@@ -140,15 +141,16 @@ impl Chart {
         for (run, color) in runs.iter().zip(colors()) {
             for measured in self.measured {
                 // A curve for each set; only monitored sets have names.
-                let mut sets: Vec<(&Value, Vec<(f64, f64)>)> = Vec::new();
+                let (mut sets, mut numbers) = (Vec::<Vec<(f64, f64)>>::new(), HashMap::new());
                 for entry in run.log().iter().filter(|entry| measured.has(entry)) {
                     let Some(point) = point(entry) else { continue };
-                    match sets.iter_mut().find(|(set, _)| **set == entry["set"]) {
-                        Some((_, points)) => points.push(point),
-                        None => sets.push((&entry["set"], vec![point])),
+                    let number = *numbers.entry(entry["set"].as_str()).or_insert(sets.len());
+                    match sets.get_mut(number) {
+                        Some(points) => points.push(point),
+                        None => sets.push(vec![point]),
                     }
                 }
-                curves.extend(sets.into_iter().map(|(_, points)| Curve { color, measured: *measured, points }));
+                curves.extend(sets.into_iter().map(|points| Curve { color, measured: *measured, points }));
             }
         }
         curves

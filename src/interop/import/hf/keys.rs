@@ -244,8 +244,8 @@ impl<'a> Keys<'a> {
         self.value(key, None, "the id of one piece", |value| u32::try_from(single(value).as_u64()?).ok())
     }
 
-    pub(super) fn fraction(&mut self, key: &'static str) -> f64 {
-        self.value(key, Some(0.0), "at least 0 and below 1", |v| v.as_f64().filter(|x| (0.0..1.0).contains(x)))
+    pub(super) fn fraction(&mut self, key: &'static str, default: f64) -> f64 {
+        self.value(key, Some(default), "at least 0 and below 1", |v| v.as_f64().filter(|x| (0.0..1.0).contains(x)))
     }
 
     pub(super) fn flag(&mut self, key: &'static str, default: bool) -> bool {

@@ -1,5 +1,6 @@
 //! The tokenizers of MarianMT: a SentencePiece model for each side with the ids of its pieces, or a `tokenizer.json`.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -106,7 +107,7 @@ fn in_json(directory: &Path, settings: &Settings) -> Result<Tokenizers> {
             return Err(Error::failure(what).at(&target_file));
         }
     }
-    let forbidden = target.forbidden();
+    let forbidden: HashSet<u32> = target.forbidden().into_iter().collect();
     if let Some(id) = settings.forbidden.iter().find(|id| !forbidden.contains(id)) {
         let what = format!("`bad_words_ids` has {id}, which is none of this tokenizer's special tokens");
         return Err(Error::failure(what).at(&target_file));

@@ -86,7 +86,10 @@ pub(super) fn read_tokenizers(directory: &Path, settings: &Settings) -> Result<T
     if may_have_mask && !pieces.values().any(|piece| *piece == mask) {
         pieces.insert(end(&pieces) as u32, mask.clone());
     }
-    let codes = pieces.iter().filter(|(id, piece)| code(piece).is_some() && is_stated(**id, piece, &added, &names));
+    // Special tokens, not subwords that merely look like a code.
+    let stated: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+    let is_stated = |id: u32, piece: &str| added.get(&id).is_some_and(|name| name == piece) || stated.contains(piece);
+    let codes = pieces.iter().filter(|(id, piece)| code(piece).is_some() && is_stated(**id, piece));
     let codes: Vec<(String, u32)> = codes.filter_map(|(id, piece)| Some((code(piece)?.to_owned(), *id))).collect();
     if codes.is_empty() {
         let what = format!("no file names the model's languages: neither {TOKENIZER}, {SPECIAL} nor {CONFIG}");
@@ -151,11 +154,6 @@ fn code(piece: &str) -> Option<&str> {
 /// Whether this is a language as M2M-100 names it: `__de__`.
 fn is_of_m2m(piece: &str) -> bool {
     code(piece).is_some_and(|code| code.len() < piece.len())
-}
-
-/// Whether a piece is among those that the files list as special, not merely a subword that looks like a code.
-fn is_stated(id: u32, piece: &str, added: &BTreeMap<u32, String>, names: &[String]) -> bool {
-    added.get(&id).is_some_and(|name| name == piece) || names.iter().any(|name| name == piece)
 }
 
 /// The name of a token: itself, or its `content`.

@@ -1,5 +1,6 @@
 //! What `config.json` and `generation_config.json` say, as our `[model]` and `[decode]`.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use serde_json::{Map, Value};
@@ -118,6 +119,9 @@ impl Settings {
         if let Some(sinusoid) = ours["sinusoid"].as_str().and_then(Sinusoid::named) {
             self.config.model.sinusoid = sinusoid;
         }
+        if let Some(dropout) = ours["embedding_dropout"].as_f64().filter(|share| (0.0..1.0).contains(share)) {
+            self.config.model.embedding_dropout = dropout;
+        }
         self.target_tokenizer = ours["target_tokenizer"].as_str().map(str::to_owned);
         let decode = serde_json::from_value::<DecodeConfig>(ours["decode"].clone()).ok();
         let Some(decode) = decode.filter(|decode| TranslateOptions::from_config(decode).check().is_ok()) else {
@@ -194,9 +198,12 @@ impl Settings {
 
 fn model(keys: &mut Keys, architecture: Architecture, is_shared: bool) -> ModelConfig {
     let is_tied = keys.flag("tie_word_embeddings", true);
-    let activation =
-        keys.value("activation_function", Some("gelu".to_owned()), "text", |v| Some(v.as_str()?.to_owned()));
-    let name = activation;
+    // The defaults of each class in `transformers`.
+    let (activation, is_scaled, attention_dropout) = match architecture {
+        Architecture::Marian | Architecture::Mbart => ("gelu", false, 0.0),
+        Architecture::M2m100 => ("relu", true, 0.1),
+    };
+    let name = keys.value("activation_function", Some(activation.to_owned()), "text", |v| Some(v.as_str()?.to_owned()));
     let activation = match name.as_str() {
         "silu" => Some(Activation::Swish),
         name => Activation::named(name),
@@ -212,7 +219,7 @@ fn model(keys: &mut Keys, architecture: Architecture, is_shared: bool) -> ModelC
     if heads == 0 || d_model % heads != 0 || d_model % 2 != 0 {
         keys.problem(format!("a width of {d_model} is odd, or {heads} heads cannot share it evenly"), file);
     }
-    let dropout = keys.fraction("dropout");
+    let dropout = keys.fraction("dropout", 0.1);
     let model = ModelConfig {
         d_model,
         d_ff: keys.shared_size(["encoder_ffn_dim", "decoder_ffn_dim"]),
@@ -226,12 +233,12 @@ fn model(keys: &mut Keys, architecture: Architecture, is_shared: bool) -> ModelC
             (false, true) => Tie::Decoder,
             (_, false) => Tie::None,
         },
-        scale_embedding: keys.flag("scale_embedding", false),
+        scale_embedding: keys.flag("scale_embedding", is_scaled),
         activation: activation.unwrap_or(Activation::Relu),
         dropout,
         embedding_dropout: dropout,
-        attention_dropout: keys.fraction("attention_dropout"),
-        activation_dropout: keys.fraction("activation_dropout"),
+        attention_dropout: keys.fraction("attention_dropout", attention_dropout),
+        activation_dropout: keys.fraction("activation_dropout", 0.0),
         max_length: positions(keys),
         ..form(architecture)
     };
@@ -274,6 +281,7 @@ fn positions(keys: &mut Keys) -> usize {
 /// Padding, and the tokens that `bad_words_ids` names; and whether padding is one of these.
 fn forbidden(keys: &mut Keys, pad: u32) -> (Vec<u32>, bool) {
     let (mut forbidden, mut has_padding) = (vec![pad], false);
+    let mut known = HashSet::from([pad]);
     let Some((words, file)) = keys.get("bad_words_ids") else { return (forbidden, false) };
     if !words.is_array() {
         keys.problem(format!("`bad_words_ids` is {}, which is not a list", brief(&words.to_string())), file);
@@ -291,8 +299,8 @@ fn forbidden(keys: &mut Keys, pad: u32) -> (Vec<u32>, bool) {
     for word in words.as_array().map_or(&[][..], Vec::as_slice) {
         match id(word) {
             Some(id) if id == pad => has_padding = true,
-            Some(id) if forbidden.contains(&id) => {}
-            Some(id) => forbidden.push(id),
+            Some(id) if known.insert(id) => forbidden.push(id),
+            Some(_) => {}
             None => keys.problem(
                 format!("`bad_words_ids` has {}, but mt can forbid only single tokens", brief(&word.to_string())),
                 file,

@@ -1,6 +1,6 @@
 //! Which files belong to a model.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::file::folder_of;
@@ -154,14 +154,16 @@ pub(super) fn text(file: &Path) -> Result<String> {
     String::from_utf8(read(file)?).map_err(|error| Error::failure("this is not UTF-8 text").at(file).caused_by(error))
 }
 
-/// Finds a file that a `decoder.yml` names: its path may be that of another machine.
+/// Finds a file that a `decoder.yml` names, in the folder of the model alone: its path may be that of another machine,
+/// and whoever wrote it may mean any file of this one.
 fn locate(folder: &Path, named: &str, by: &Path) -> Result<PathBuf> {
     let named = Path::new(named);
+    let is_below = named.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
     let beside = named.file_name().map(|name| folder.join(name));
-    let places = [Some(folder.join(named)), beside, Some(named.to_path_buf())];
+    let places = [is_below.then(|| folder.join(named)), beside];
     places.into_iter().flatten().find(|file| file.is_file()).ok_or_else(|| {
-        let what = format!("it names {}, which is neither there nor beside it", named.display());
-        Error::failure(what).at(by).help("put the file into the folder of the model")
+        let what = format!("it names {}, which is not in the folder of the model", named.display());
+        Error::failure(what).at(by).help("put a copy of the file into that folder")
     })
 }
 

@@ -14,6 +14,8 @@ use crate::{file, limits};
 
 /// The array whose bytes are the options.
 const OPTIONS: &str = "special:model.yml";
+/// An array's header says its type and shape: far less.
+const LONGEST_HEADER: u64 = 1 << 16;
 
 /// The file.
 pub(super) struct Npz {
@@ -139,6 +141,14 @@ fn refuse_compressed(path: &Path) -> Result<()> {
     // What is no archive is reported by the reader.
     let Ok(mut archive) = zip::ZipArchive::new(BufReader::new(file)) else { return Ok(()) };
     let arrays = archive.len();
+    for index in 0..arrays {
+        let mut begin = Vec::new();
+        let is_read = archive.by_index(index).is_ok_and(|entry| entry.take(12).read_to_end(&mut begin).is_ok());
+        if is_read && header(&begin).is_some_and(|(length, _)| length > LONGEST_HEADER) {
+            let what = format!("the header of array {index} is said to have more than {LONGEST_HEADER} bytes");
+            return Err(Error::failure(what).at(path).help("fetch the file again"));
+        }
+    }
     let is_compressed = |index: usize| {
         archive.by_index_raw(index).is_ok_and(|entry| entry.compression() != zip::CompressionMethod::Stored)
     };
@@ -150,14 +160,18 @@ fn refuse_compressed(path: &Path) -> Result<()> {
     Err(Error::failure(what).at(path).help(help))
 }
 
+/// The length of an array's header, and what follows this number.
+fn header(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    match bytes.strip_prefix(b"\x93NUMPY")? {
+        [1, _, low, high, rest @ ..] => Some((u64::from(u16::from_le_bytes([*low, *high])), rest)),
+        [2 | 3, _, a, b, c, d, rest @ ..] => Some((u64::from(u32::from_le_bytes([*a, *b, *c, *d])), rest)),
+        _ => None,
+    }
+}
+
 /// What follows the header of an array.
 fn contents(bytes: &[u8]) -> Option<&[u8]> {
-    let rest = bytes.strip_prefix(b"\x93NUMPY")?;
-    let (length, rest) = match rest {
-        [1, _, low, high, rest @ ..] => (u64::from(u16::from_le_bytes([*low, *high])), rest),
-        [2, _, a, b, c, d, rest @ ..] => (u64::from(u32::from_le_bytes([*a, *b, *c, *d])), rest),
-        _ => return None,
-    };
+    let (length, rest) = header(bytes)?;
     rest.get(usize::try_from(length).ok()?..)
 }
 
