@@ -9,7 +9,7 @@ FEATURES ?=
 WITH = $(if $(FEATURES),--features $(FEATURES))
 
 .DEFAULT_GOAL := help
-.PHONY: help build man demo test test-long test-mpi-long test-sacrebleu test-interop test-report fuzz bench bench-train bench-decode bench-eval lint deny wheel test-wheel dist book sanitize cuda gpu-test gpu-bench metal-check
+.PHONY: help build man demo test test-long test-mpi-long test-sacrebleu test-interop test-report fuzz bench bench-train bench-quality bench-decode bench-eval lint deny wheel test-wheel dist book sanitize cuda gpu-test gpu-bench metal-check
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ bench: build ## Measure training speed in target tokens per second
 
 bench-train: ## Time training beside PyTorch and Marian on the processor
 	python3 benches/bench_train.py $(ARGS)
+
+bench-quality: build ## Show BLEU by minutes of training, of mt and of PyTorch
+	python3 benches/bench_quality.py $(ARGS)
 
 bench-decode: ## Time translation beside CTranslate2 and Marian on the processor
 	python3 benches/bench_decode.py $(ARGS)

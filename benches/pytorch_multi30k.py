@@ -12,7 +12,8 @@ the validation set every 250.
 
 With `--out`, the mean of the last ten checkpoints, 250 updates apart, is written there as `model.safetensors`, under mt's
 names: `benches/pytorch_peer.py decode` translates with it. The state is also saved there every 250 updates; the same command
-resumes from it. Needs only `torch==2.11.0`.
+resumes from it. `--weights` writes the weights of every 100th update instead, as 100.safetensors and so on, and validates never.
+Needs only `torch==2.11.0`.
 """
 
 import argparse
@@ -33,6 +34,8 @@ D, HEADS, LAYERS, D_FF = 128, 4, 4, 256
 DROPOUT, SMOOTHING = 0.3, 0.1
 # Updates between validations and checkpoints, and how many checkpoints are averaged.
 EVERY, AVERAGED = 250, 10
+# Updates between the files of `--weights`.
+WEIGHTS_EVERY = 100
 
 
 class Vocabulary:
@@ -151,7 +154,7 @@ def named_as_mt(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def write_safetensors(file: Path, tensors: dict[str, torch.Tensor]):
     header, blocks, end = {}, [], 0
     for name, tensor in sorted(tensors.items()):
-        block = tensor.float().contiguous().numpy().tobytes()
+        block = tensor.detach().float().contiguous().numpy().tobytes()
         header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [end, end + len(block)]}
         blocks.append(block)
         end += len(block)
@@ -179,6 +182,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, help="folder for the model and what is needed to go on")
+    parser.add_argument("--weights", type=Path, help="folder for the weights on the way")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(arguments.seed)
@@ -233,7 +237,11 @@ def main():
             speed = tokens / (time.perf_counter() - start)
             print(f"update {update}: loss {total / 50:.3f} {speed:.0f} tok/s", flush=True)
             total, tokens, start = 0.0, 0, time.perf_counter()
-        if update % EVERY == 0:
+        if arguments.weights:
+            if update % WEIGHTS_EVERY == 0:
+                file = arguments.weights / f"{update}.safetensors"
+                write_safetensors(file, named_as_mt(dict(model.named_parameters())))
+        elif update % EVERY == 0:
             print(f"valid at {update}: ppl {perplexity(model, valid):.2f}", flush=True)
             weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
             checkpoints = [*checkpoints[1 - AVERAGED :], weights]
