@@ -160,6 +160,24 @@ fn all_that_is_wrong_is_said_at_once() {
     assert!(!project.path("model").exists());
 }
 
+/// Whoever wrote the folder may name any file of this machine.
+#[test]
+fn only_files_in_the_folder_of_the_model_are_read() {
+    let project = Project::new();
+    npz::write(&project.path("opus"), |_, _| ());
+    std::fs::rename(project.path("opus/opus.vocab.yml"), project.path("elsewhere.yml")).unwrap();
+    let absolute = project.path("elsewhere.yml").to_str().unwrap().to_owned();
+    for named in ["../elsewhere.yml", "elsewhere.yml", &absolute] {
+        project.write("opus/decoder.yml", format!("models: [model.npz]\nvocabs: [{named}, {named}]\n"));
+        let output = project.mt(&["import", "opus", "--out", "model"]);
+        assert_eq!(output.status.code(), Some(1), "{named}");
+        assert!(stderr(&output).contains("not in the folder of the model"), "{}", stderr(&output));
+    }
+    // A path of another machine.
+    std::fs::rename(&absolute, project.path("opus/elsewhere.yml")).unwrap();
+    succeeds(&project.mt(&["import", "opus", "--out", "model"]));
+}
+
 #[test]
 fn files_that_do_not_go_together_are_named() {
     let project = Project::new();

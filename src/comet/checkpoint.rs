@@ -476,6 +476,24 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_an_entry_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.ckpt");
+        let mut writer = zip::ZipWriter::new(File::create(&path).unwrap());
+        let stored = zip::write::SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
+        writer.start_file("a/data/0", stored).unwrap();
+        std::io::Write::write_all(&mut writer, b"0123456789").unwrap();
+        writer.finish().unwrap();
+        let mut archive = ZipArchive::new(BufReader::new(File::open(&path).unwrap())).unwrap();
+        for (range, expected) in
+            [(3..6, Some(&b"345"[..])), (0..10, Some(b"0123456789")), (8..11, None), (20..21, None)]
+        {
+            assert_eq!(part(&mut archive, "a/data/0", range.clone()).unwrap().as_deref(), expected, "{range:?}");
+        }
+        part(&mut archive, "a/data/1", 0..1).unwrap_err();
+    }
+
+    #[test]
     fn an_old_format_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.ckpt");
