@@ -153,6 +153,8 @@ pub(crate) fn grown(length: usize) -> usize {
 pub(crate) const LINE_BYTES: u64 = 1 << 26;
 /// Bytes of a test set, which is in memory as a whole: the largest have some MB.
 pub(crate) const TEST_SET_BYTES: u64 = 1 << 30;
+/// Bytes of the beginning of an element of a test set in XML or SGML, with its names: those of WMT have some hundred.
+pub(crate) const TAG_BYTES: usize = 1 << 12;
 /// Bytes that each of its lines takes there beside its text.
 pub(crate) const BESIDE_LINE: u64 = 64;
 

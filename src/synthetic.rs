@@ -1,6 +1,7 @@
 //! Synthetic training text: translations of whole corpora, made in parts that survive an interruption, and the choice
 //! of those that are worth training on.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -93,23 +94,27 @@ impl Parts {
             if is_file { error.help("a file has the name of a folder; give another folder") } else { error }
         });
         let parts = Self { folder: folder? };
-        if parts.folder.has(JOB) {
-            let Some(known) = parts.text(JOB).ok().and_then(|text| serde_json::from_str::<Value>(&text).ok()) else {
-                let error = Error::failure("this file is damaged, so it is not known what made the translations");
-                return Err(error.at(path.join(JOB)).help("remove the folder, to make them again"));
-            };
-            if known != *job {
-                let what = format!("these translations were made with {}", differences(&known, job));
-                let help = "repeat the command as it was; or remove the folder, or give another one";
-                return Err(Error::usage(what).at(&path).help(help));
-            }
-        } else {
-            let others = parts.folder.names().map_err(|error| Error::io("read the folder", &path, error))?;
-            if !others.is_empty() {
+        if !parts.folder.has(JOB) {
+            let names = parts.folder.names().map_err(|error| Error::io("read the folder", &path, error))?;
+            // What another process has begun to write, which may have been killed.
+            let is_begun = |name: &OsString| name.to_string_lossy().starts_with(&format!(".{JOB}."));
+            // Another process may have written it by now.
+            if !names.iter().all(is_begun) && !parts.folder.has(JOB) {
                 let error = Error::usage("this folder has files that are no translations of mt");
                 return Err(error.at(&path).help("give another folder, or move the files away"));
             }
+        }
+        if !parts.folder.has(JOB) {
             parts.replace(JOB, &job.to_string())?;
+        }
+        let Some(known) = parts.text(JOB).ok().and_then(|text| serde_json::from_str::<Value>(&text).ok()) else {
+            let error = Error::failure("this file is damaged, so it is not known what made the translations");
+            return Err(error.at(path.join(JOB)).help("remove the folder, to make them again"));
+        };
+        if known != *job {
+            let what = format!("these translations were made with {}", differences(&known, job));
+            let help = "repeat the command as it was; or remove the folder, or give another one";
+            return Err(Error::usage(what).at(&path).help(help));
         }
         Ok(parts)
     }
@@ -422,6 +427,10 @@ mod tests {
         assert!(open("corpus-0").unwrap().contains("link") && open("distilled/corpus-0").unwrap().contains("link"));
         assert_eq!(fs::read_dir(folder.path().join("victim")).unwrap().count(), 0);
         assert_eq!(open("distilled-2/corpus-0"), None);
+        // Left by a process that was killed before it had begun.
+        fs::create_dir(folder.path().join("run/killed")).unwrap();
+        fs::write(folder.path().join("run/killed/.job.json.7.new"), "{").unwrap();
+        assert_eq!(open("killed"), None);
     }
 
     /// Ten lines of which each fault takes one; of the others, half.

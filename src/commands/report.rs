@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::eval::results::{Results, Scored, Test};
-use super::shared::output::{Output, Replacement};
+use super::shared::output::{Output, Replacement, is_stdout};
 use super::shared::reserved;
 use crate::cli::{Common, ReportArgs};
 use crate::data::tokenizers::Tokenizers;
@@ -23,8 +23,8 @@ const SAMPLES: usize = 1000;
 
 /// Writes the page of a run, or one that compares several; or their curves as a picture.
 pub(super) fn run(args: &ReportArgs, common: &Common) -> Result<()> {
-    if common.json && args.output.as_deref() == Some(Path::new("-")) {
-        let error = Error::usage("--json and --output - do not go together: stdout gets the page");
+    if common.json && args.output.as_deref().is_some_and(is_stdout) {
+        let error = Error::usage("--json and an --output to stdout do not go together: stdout gets the page");
         return Err(error.help("leave --json out, or name a file with --output"));
     }
     let is_for_several = args.output.is_none() && args.runs.len() > 1;
@@ -50,7 +50,7 @@ pub(super) fn run(args: &ReportArgs, common: &Common) -> Result<()> {
     };
     check_name(&file)?;
     let is_page_of = |run: &PathBuf| reserved::whole(&run.join(page::FILE)) == reserved::whole(&file);
-    if args.output.is_some() && file != Path::new("-") && !args.runs.iter().any(is_page_of) {
+    if args.output.is_some() && !is_stdout(&file) && !args.runs.iter().any(is_page_of) {
         reserved::refuse(&file)?;
     }
     let names = page::names(&runs);
@@ -69,7 +69,7 @@ pub(super) fn run(args: &ReportArgs, common: &Common) -> Result<()> {
         // The user has not named this file, so a link there is not followed.
         page::write(folder_of(&file), &bytes)?;
     }
-    if file == Path::new("-") {
+    if is_stdout(&file) {
         return Ok(());
     }
     let mut output = Output::open(None)?;

@@ -378,7 +378,9 @@ impl Together<'_> {
         let layout = names(config);
         let names = || layout.entries().iter().map(|entry| entry.name.as_str());
         let ties = layout::ties(config.model.tie);
-        let is_unknown = |part: &&String| !names().any(|name| layout::is_within(name, part));
+        // Of a tied matrix, only a bias may be its own.
+        let is_tied = |part: &str| ties.iter().any(|(name, _)| *name == part);
+        let is_unknown = |part: &&String| is_tied(part) || !names().any(|name| layout::is_within(name, part));
         // An empty one stands for what has been reported.
         for part in parts.iter().filter(|part| !part.is_empty()).filter(is_unknown) {
             let tied = ties.iter().find(|(name, _)| name == part || format!("{name}.weight") == **part);
@@ -386,7 +388,12 @@ impl Together<'_> {
                 Some((name, owner)) => {
                     let tie = config.model.tie;
                     let what = format!("`{key}`: {name} has no matrix of its own (`model.tie` = \"{tie}\")");
-                    (what, format!("name \"{owner}\", which is the same matrix"))
+                    let bias = format!("{name}.bias");
+                    let or_bias = match names().any(|name| name == bias) {
+                        true => format!(", or \"{bias}\" for the bias alone"),
+                        false => String::new(),
+                    };
+                    (what, format!("name \"{owner}\", which is the same matrix{or_bias}"))
                 }
                 None => {
                     let mut parts: Vec<&str> = names().filter_map(|name| name.split('.').next()).collect();

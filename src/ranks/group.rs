@@ -51,7 +51,7 @@ impl Group {
         let (ranks, gift, host) = (launch.ranks, gift(launch.ranks)?, host());
         let meeting = Meeting { ranks, launch: &launch.name, host: &host, timeout: START, act };
         let watch = if ranks.rank == 0 {
-            let listener = listen(address, *port)?;
+            let listener = listen(address, *port, launch.is_local)?;
             if !launch.is_own() {
                 tell(Notice::Info(format!("waiting for the other ranks at {address}:{port}")));
             }
@@ -76,7 +76,7 @@ impl Group {
 
         let mpi = Rc::new(Mpi::start(ranks, Instant::now() + START, tell)?);
         let host = host();
-        let listener = (ranks.rank == 0).then(|| listen("", 0)).transpose()?;
+        let listener = (ranks.rank == 0).then(|| listen("", 0, false)).transpose()?;
         let own = listener.as_ref().map(|listener| Offer::new(&host, listener)).transpose()?;
         let Offer { launch, host: of_zero, addresses, port } = share(&*mpi, own)?;
         let meeting = Meeting { ranks, launch: &launch, host: &host, timeout: START, act };
@@ -258,9 +258,11 @@ impl Communicator for Unconnected {
     }
 }
 
-/// Listens for the other ranks: only on this machine, if the address is one that only it can reach.
-fn listen(address: &str, port: u16) -> Result<TcpListener> {
-    let is_here = address == "localhost" || address.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+/// Listens for the other ranks: only on this machine, if the address is one that only it can reach. Some launchers tell
+/// only rank 0 that it is at `localhost`, and ranks on other machines its name.
+fn listen(address: &str, port: u16, is_local: bool) -> Result<TcpListener> {
+    let is_loopback = address.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+    let is_here = is_loopback || address == "localhost" && is_local;
     let listener = match is_here {
         true => TcpListener::bind((address, port)),
         false => TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port))),

@@ -61,6 +61,8 @@ pub struct Launch {
     pub ranks: Ranks,
     /// Where rank 0 can be reached (host and port), if the environment says it.
     pub address: Option<(String, u16)>,
+    /// Whether all its processes are on this machine, as far as the environment says it.
+    pub is_local: bool,
     /// What is the same in all processes of this launch, and usually in no other.
     pub name: String,
 }
@@ -109,13 +111,18 @@ impl Launch {
                 let what = format!("{rank}={} is no rank of {count}={}", ranks.rank, ranks.count);
                 return Err(Error::usage(what).help(format!("unset both, unless {} sets them", launcher.name())));
             }
-            if ranks.count == 1 {
+            // Slurm's PMI-2 gives each task these numbers, too.
+            let same = |own, of_slurm| get(of_slurm).is_some() && get(own) == get(of_slurm);
+            let [slurm_rank, slurm_count] = Launcher::Slurm.variables();
+            let is_of_slurm = launcher == Launcher::Pmi && same(rank, slurm_rank) && same(count, slurm_count);
+            if ranks.count == 1 || is_of_slurm {
                 continue;
             }
             let is_own = launcher == Launcher::Torch && text(get, LAUNCH).is_some();
             let launcher = if is_own { Launcher::Own } else { launcher };
             let (address, name) = (address(launcher, get)?, name(launcher, get));
-            return Ok(Some(Self { launcher, ranks, address, name }));
+            let is_local = is_own || get("LOCAL_WORLD_SIZE").is_some_and(|local| Some(local) == get(count));
+            return Ok(Some(Self { launcher, ranks, address, is_local, name }));
         }
         Ok(None)
     }
@@ -177,8 +184,13 @@ fn first_node(list: &str) -> String {
 }
 
 fn name(launcher: Launcher, get: Get<'_>) -> String {
-    let of = ["TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE", LAUNCH];
-    let parts = of.into_iter().filter_map(|name| text(get, name));
+    let of: &[&str] = match launcher {
+        // Its agents may be in different steps of a job.
+        Launcher::Torch => &["TORCHELASTIC_RUN_ID"],
+        Launcher::Own => &[LAUNCH],
+        Launcher::OpenMpi | Launcher::Pmi | Launcher::Slurm => &["SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE"],
+    };
+    let parts = of.iter().filter_map(|name| text(get, name));
     std::iter::once(launcher.name().to_owned()).chain(parts).collect::<Vec<_>>().join(" ")
 }
 
@@ -218,6 +230,11 @@ mod tests {
         let variables = variables_of(Ranks { rank: 3, count: 4 }, 29500, "x");
         let own: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
         assert_eq!(found(&own), (Launcher::Own, [3, 4], Some(("127.0.0.1".into(), 29500))));
+        // Slurm's PMI-2, and processes that MPICH starts by srun.
+        let pmi = [("PMI_RANK", "5"), ("PMI_SIZE", "8")];
+        assert_eq!(found(&[&slurm[..], &pmi].concat()), found(&slurm));
+        let of_hydra = [&[("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "2")][..], &pmi].concat();
+        assert_eq!(found(&of_hydra), (Launcher::Pmi, [5, 8], None));
         // Each may start the one before it.
         assert_eq!(found(&[&slurm[..], &open_mpi].concat()).0, Launcher::OpenMpi);
         assert_eq!(found(&[&slurm[..], &open_mpi, &torch].concat()).0, Launcher::Torch);

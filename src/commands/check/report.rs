@@ -82,7 +82,7 @@ pub(super) fn errors_json<'a>(errors: impl IntoIterator<Item = &'a Error>) -> Ve
 fn as_json(error: &Error) -> Value {
     let location = error.location();
     json!({
-        "what": error.what(), "file": location.map(|it| &it.path), "line": location.map(|it| it.line),
+        "what": error.what(), "file": location.map(|it| it.path.to_string_lossy()), "line": location.map(|it| it.line),
         "column": location.map(|it| it.column), "help": error.helps(),
     })
 }

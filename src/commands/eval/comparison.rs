@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::results::Scored;
+use crate::escape::in_one_line;
 use crate::metrics::compare::{self, Comparison};
 
 /// Two systems beside each other, by one metric.
@@ -39,12 +40,13 @@ impl Compared {
     }
 
     pub(super) fn text(&self) -> String {
-        let Self { metric, systems: [a, b], found: Comparison { means, wins, ties, t, p_value } } = self;
+        let Self { metric, systems, found: Comparison { means, wins, ties, t, p_value } } = self;
+        let [a, b] = systems.each_ref().map(|name| in_one_line(name));
         let [wins_a, wins_b, ties] = [wins[0], wins[1], *ties].map(|share| format!("{:.1} %", 100.0 * share));
         let verdict = match p_value {
             p if p.is_nan() => "there is one line, or all differences are 0".to_owned(),
             p if *p > 0.05 => "the difference may be chance".to_owned(),
-            _ => format!("{} is better", if means[0] > means[1] { a } else { b }),
+            _ => format!("{} is better", if means[0] > means[1] { &a } else { &b }),
         };
         let bootstrap = format!(
             "means {:.4} and {:.4}; wins {wins_a} and {wins_b}, ties {ties} ({} samples of {} % of the lines)",

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::shared::output::Output;
+use super::shared::output::{Output, is_stdout};
 use crate::cli::{Common, EvalArgs, ScoreFormat};
 use crate::console::{note, tell, warning};
 use crate::data::text::documents::Place;
@@ -113,7 +113,7 @@ fn refuse_contradictions(args: &EvalArgs, common: &Common, metrics: &[Box<dyn Te
     if files.filter(|path| *path == Path::new("-")).count() > 1 {
         return Err(Error::usage("only one of --src, --ref and --hyp can be stdin").help("name files for the others"));
     }
-    if args.output.as_deref() == Some(Path::new("-")) {
+    if args.output.as_deref().is_some_and(is_stdout) {
         return Err(Error::usage("--output cannot go to stdout, which gets the scores").help("give --output a file"));
     }
     if args.significance.comet_compare && args.metrics.neural() == 0 {
@@ -288,7 +288,7 @@ fn sentences(
             };
             if let Some(Place { document, segment }) = places.get(line) {
                 for scores in of_systems {
-                    scores["document"] = document.as_str().into();
+                    scores["document"] = (**document).into();
                     scores["segment"] = segment.as_str().into();
                 }
             }

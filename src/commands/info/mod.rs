@@ -14,7 +14,7 @@ use crate::console::{message, tell};
 use crate::data::tokenizers::Tokenizers;
 use crate::data::{SamplingConfig, TokenizerConfig};
 use crate::error::{Error, Result, check_path};
-use crate::escape::{shell_word, shown_path};
+use crate::escape::{in_one_line, shell_word, shown_path};
 use crate::model::{NormKind, Vocabulary, layout};
 use crate::model_dir::{config_of, hub, slots, vocabulary, whole_path};
 use crate::notice::grouped;
@@ -46,17 +46,18 @@ impl Described {
 
 /// Describes a model directory or a configuration.
 pub(super) fn run(args: &InfoArgs, common: &Common) -> Result<()> {
-    let described = match hub::repository(&args.path) {
-        Some(repo) => describe_model(&hub::directory(&repo, common.offline, &tell)?, args)?,
-        None if args.path.is_dir() => match &args.checkpoint {
-            Some(which) => {
-                let look = || describe_model(&checkpoint_of(&args.path, which)?, args);
-                checkpoint::look_again(&args.path, |_| true, look)?
-            }
-            None => describe_model(&whole_path(args.path.clone()), args)?,
-        },
-        None if args.checkpoint.is_some() => {
-            let error = Error::usage("--checkpoint is for runs, but this is no directory").at(&args.path);
+    let path = match hub::repository(&args.path) {
+        Some(repo) => hub::directory(&repo, common.offline, &tell)?,
+        None => args.path.clone(),
+    };
+    let described = match &args.checkpoint {
+        Some(which) if path.is_dir() => {
+            let look = || describe_model(&checkpoint_of(&path, which)?, args);
+            checkpoint::look_again(&path, |_| true, look)?
+        }
+        None if path.is_dir() => describe_model(&whole_path(path), args)?,
+        Some(_) => {
+            let error = Error::usage("--checkpoint is for runs, but this is no directory").at(&path);
             return Err(error.help("name the run, or leave --checkpoint out"));
         }
         None => describe_config(args)?,
@@ -354,7 +355,8 @@ fn history_line(key: &str, value: &Value, metric: ValidMetric) -> String {
                 number("comet").map(|comet| format!("COMET {comet:.4}")),
             ];
             let scores: Vec<String> = scores.into_iter().flatten().collect();
-            format!("final model is: {}; {}", event["model"].as_str().unwrap_or_default(), scores.join(", "))
+            let model = in_one_line(event["model"].as_str().unwrap_or_default());
+            format!("final model is: {model}; {}", scores.join(", "))
         }
         ("best", _) => "best validation: none".to_owned(),
         ("next_best", Value::Array(steps)) => {
@@ -363,7 +365,7 @@ fn history_line(key: &str, value: &Value, metric: ValidMetric) -> String {
         }
         ("seconds", value) => format!("time in training: {:.0} s", value.as_f64().unwrap_or_default()),
         (key, value) => match value.as_str() {
-            Some(text) => format!("{}: {text}", key.replace('_', " ")),
+            Some(text) => format!("{}: {}", key.replace('_', " "), in_one_line(text)),
             None => format!("{}: {value}", key.replace('_', " ")),
         },
     }

@@ -362,8 +362,14 @@ impl Input {
 
     /// Refuses input that is no text.
     fn look_at_beginning(&mut self) -> Result<()> {
-        // An error comes again, with the number of its line.
-        let Ok(head) = self.reader.fill_buf() else { return Ok(()) };
+        let head = match self.reader.fill_buf() {
+            Ok(head) => head,
+            // It is reported with the number of its line.
+            Err(error) => {
+                self.failed = Some(error);
+                return Ok(());
+            }
+        };
         packing::refuse_foreign(head, Path::new(&self.name))?;
         self.document = packing::markup(head);
         if !self.is_json_expected && packing::begins_with_object(head) {
@@ -391,9 +397,8 @@ impl Input {
     fn wait(&mut self) -> Result<()> {
         self.start()?;
         match &mut self.reader {
-            // An error comes again, with the number of its line.
-            Reader::Stdin(reader) => drop(reader.fill_buf()),
-            Reader::File(_) => {}
+            Reader::Stdin(reader) if self.failed.is_none() => self.failed = reader.fill_buf().err(),
+            Reader::Stdin(_) | Reader::File(_) => {}
         }
         Ok(())
     }

@@ -33,7 +33,7 @@ impl Output {
     /// Standard output, or a file.
     pub(crate) fn open(path: Option<&Path>) -> Result<Self> {
         match path {
-            Some(path) if path != Path::new("-") && !is_stdout(path) => {
+            Some(path) if !is_stdout(path) => {
                 refuse_packing(path)?;
                 let file = File::create(path).map_err(|e| not_created(path, e))?;
                 let is_regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
@@ -140,8 +140,8 @@ impl Write for StandardOutput {
 }
 
 /// Whether a path is a name of standard output. Opening it would empty the file that the shell appends to.
-fn is_stdout(path: &Path) -> bool {
-    ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|name| path == Path::new(name))
+pub(crate) fn is_stdout(path: &Path) -> bool {
+    ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|name| path == Path::new(name))
 }
 
 /// Lines on standard output that describe something.
@@ -169,7 +169,7 @@ pub(crate) struct Replacement {
 impl Replacement {
     /// A replacement of a file; `-` is standard output.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let is_stream = path == Path::new("-") || is_stdout(path);
+        let is_stream = is_stdout(path);
         let is_special = is_stream || std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
         if is_special || path.file_name().is_none() {
             return Ok(Self { output: Output::open(Some(path))?, staged: None });

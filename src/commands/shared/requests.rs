@@ -186,19 +186,24 @@ fn with_prefixes(lines: Vec<String>, input: &mut Input, (path, name, first): (&P
             false => Err(uneven(name, path, first - 1)),
         };
     }
-    let mut prefixes = Vec::new();
-    while prefixes.len() < lines.len() {
-        let more = input.lines(lines.len() - prefixes.len())?;
-        if more.is_empty() {
-            break;
+    let (mut prefixes, mut failed) = (Vec::new(), None);
+    while prefixes.len() < lines.len() && failed.is_none() {
+        match input.lines(lines.len() - prefixes.len()) {
+            Ok(more) if more.is_empty() => break,
+            Ok(more) => prefixes.extend(more),
+            // The lines before can be translated.
+            Err(error) if !prefixes.is_empty() => failed = Some(error),
+            Err(error) => return Err(error),
         }
-        prefixes.extend(more);
     }
     let constraints = prefixes.into_iter().map(|prefix| Constraints { prefix, ..Constraints::default() }).collect();
     let mut window = Window { lines, constraints, refused: None };
     let count = window.constraints.len();
     if count < window.lines.len() {
         window.refuse(count, first, uneven(path, name, first - 1 + count));
+    }
+    if failed.is_some() {
+        window.refused = failed;
     }
     Ok(window)
 }

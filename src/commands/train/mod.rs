@@ -61,6 +61,10 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
         match &launch {
             None if args.dry_run => return dry_run(request, gpus.len(), args, common),
             None if gpus.len() > 1 => {
+                if let Some(pipe) = args.run.config.iter().find(|path| !path.is_file() && path.exists()) {
+                    let error = Error::usage("with --devices, each process reads the configuration").at(pipe);
+                    return Err(error.help("write it to a file"));
+                }
                 // What all of them would say is said once.
                 plan::refuse_idle_ranks(&request.config()?.train, gpus.len())?;
                 Library::load()?;

@@ -228,6 +228,10 @@ fn keys_that_do_not_go_together_are_refused() {
             vec!["a.toml:2:10", "no matrix of its own (`model.tie` = \"all\")", "name \"source_embedding\""],
         ),
         (
+            "[train]\nfreeze = [\"output_projection\"]\n[model]\noutput_bias = true\n",
+            vec!["a.toml:2:10", "no matrix of its own", "or \"output_projection.bias\" for the bias alone"],
+        ),
+        (
             "[train]\nfreeze = [\"source_embedding\", \"encoder\", \"decoder\"]\n[model]\noutput_bias = false\n",
             vec!["a.toml:2:10", "leaves no parameter to be trained"],
         ),

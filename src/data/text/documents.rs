@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
+use std::sync::Arc;
 
 use quick_xml::Reader;
 use quick_xml::escape::resolve_predefined_entity;
@@ -16,6 +17,7 @@ use quick_xml::events::{BytesStart, Event};
 
 use crate::error::{Error, Result};
 use crate::escape::quoted;
+use crate::limits::TAG_BYTES;
 
 /// What a part of a test set is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,8 +44,8 @@ impl Part {
 /// Where a segment is in a test set.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// The document's name.
-    pub document: String,
+    /// The document's name, one for all its segments.
+    pub document: Arc<str>,
     /// The segment's number there.
     pub segment: String,
 }
@@ -145,7 +147,7 @@ struct State {
     versions: Vec<Version>,
     /// Which of these is whose.
     numbers: HashMap<(Part, String), usize>,
-    document: String,
+    document: Arc<str>,
     /// Of SGML, what the set is and whose.
     of_set: Option<(Part, String)>,
     /// What the segments belong to that come now, and to whom.
@@ -156,6 +158,11 @@ struct State {
 
 impl State {
     fn start(&mut self, start: &BytesStart<'_>) -> Result<()> {
+        // Names are kept, and compared, for each segment.
+        if start.len() > TAG_BYTES {
+            let what = format!("an element begins with {} bytes of names, more than {TAG_BYTES}", start.len());
+            return Err(Error::failure(what).help("is this a test set of WMT, in XML or SGML?"));
+        }
         let attribute = |names: &[&str]| {
             let mut attributes = start.html_attributes();
             let all = attributes.with_checks(false).flatten();
@@ -174,7 +181,7 @@ impl State {
         } else if let Some(part) = among(of_document) {
             self.version = Some((part, attribute(&["translator", "system"])));
         } else if is(name.as_ref(), "doc") {
-            self.document = attribute(&["docid", "id"]);
+            self.document = attribute(&["docid", "id"]).into();
             let own = attribute(&["sysid"]);
             self.version = self.of_set.clone().map(|(part, of_set)| (part, if own.is_empty() { of_set } else { own }));
         } else if is(name.as_ref(), "seg") {
