@@ -8,7 +8,7 @@ validates. The model of every 100th update is kept. Afterwards each side transla
 beam 5, and `mt eval` scores it (case-sensitive BLEU): single models, no averages.
 
 Prints Markdown for docs/results.md, and writes curves.svg. A side whose models are in `--out` already is not trained again.
-Needs `torch==2.11.0`, numpy and matplotlib, which come from PyPI into target/quality-venv.
+The peer comes from PyPI, as for benches/bench_train.py; with --python a Python that has torch and matplotlib is used instead.
 """
 
 import argparse
@@ -20,18 +20,10 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-PEERS = ["torch==2.11.0", "numpy==2.4.6", "matplotlib==3.10.8"]
-HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+from bench_train import HUGE_PAGES, ROOT, peers
+
 MARKS = (5, 10, 20, 30)
 THREADS = "2"
-
-
-def peers() -> Path:
-    """A Python with PyTorch, installed if necessary."""
-    folder = ROOT / "target" / "quality-venv"
-    subprocess.run([ROOT / "scripts/pinned-python.sh", folder, " ".join(PEERS), "-c", ""], check=True)
-    return folder / "bin" / "python"
 
 
 def train(name: str, command: list, out: Path, minutes: float, environment: dict):
@@ -87,12 +79,13 @@ def main():
     parser.add_argument("--mt", type=Path, default=ROOT / "target/release/mt", help="the binary")
     parser.add_argument("--precision", choices=("f32", "bf16"), default="f32", help="of both sides: the faster one here")
     parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--python", type=Path, help="a Python that has the peer")
     parser.add_argument("--drawing", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.drawing:
         return draw(json.loads((arguments.out / "curves.json").read_text()), arguments.out / "curves.svg")
 
-    python = peers()
+    python = peers(arguments.python)
     data, out, mt = (path.resolve() for path in (arguments.data, arguments.out, arguments.mt))
     out.mkdir(parents=True, exist_ok=True)
     run, tokens, weights = out / "mt", out / "tokens", out / "pytorch"

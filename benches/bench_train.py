@@ -38,6 +38,7 @@ PEERS = [
     "ctranslate2==4.8.5",
     "safetensors==0.6.2",
     "tokenizers==0.23.3",
+    "matplotlib==3.10.8",
 ]
 REAL_UPDATES = 100
 

@@ -98,14 +98,13 @@ impl Parts {
             let names = parts.folder.names().map_err(|error| Error::io("read the folder", &path, error))?;
             // What another process has begun to write, which may have been killed.
             let is_begun = |name: &OsString| name.to_string_lossy().starts_with(&format!(".{JOB}."));
-            // Another process may have written it by now.
-            if !names.iter().all(is_begun) && !parts.folder.has(JOB) {
+            if names.iter().all(is_begun) {
+                parts.replace(JOB, &job.to_string())?;
+            } else if !parts.folder.has(JOB) {
+                // Nor has another process written it meanwhile.
                 let error = Error::usage("this folder has files that are no translations of mt");
                 return Err(error.at(&path).help("give another folder, or move the files away"));
             }
-        }
-        if !parts.folder.has(JOB) {
-            parts.replace(JOB, &job.to_string())?;
         }
         let Some(known) = parts.text(JOB).ok().and_then(|text| serde_json::from_str::<Value>(&text).ok()) else {
             let error = Error::failure("this file is damaged, so it is not known what made the translations");

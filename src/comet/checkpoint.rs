@@ -1,9 +1,7 @@
 //! The tensors of a model: of safetensors, or of PyTorch's checkpoints (`.ckpt`), a ZIP archive of raw numbers and a
 //! pickle that says which tensors they are.
 //!
-//! A pickle is a program for a stack machine. candle's reader keeps what it builds as plain data: it executes nothing
-//! and looks no name up. Of this data, only tensors and plain values are used here. Before each instruction, what it
-//! would allocate is checked, since a few bytes may ask for gigabytes or nest without end.
+//! Of what the pickle builds, only tensors and plain values are used: see [`pickle`].
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -12,12 +10,13 @@ use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use candle_core::pickle::{Object, OpCode, Stack};
+use candle_core::pickle::Object;
 use candle_core::{DType, Device, Tensor};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use zip::{CompressionMethod, ZipArchive};
 
+use super::pickle::{self, member, plain};
 use crate::error::{Error, Result};
 use crate::escape::{hex, quoted};
 use crate::interop::import::hf::WeightFiles;
@@ -47,8 +46,8 @@ enum Tensors {
         /// The folder of all entries, with a slash.
         folder: String,
         tensors: HashMap<String, Stored>,
-        /// The entries that have been read to their end.
-        read: RefCell<HashSet<String>>,
+        /// The entries whose checksums have been compared.
+        checked: RefCell<HashSet<String>>,
     },
     Safe(WeightFiles),
 }
@@ -110,14 +109,14 @@ impl Checkpoint {
         {
             return Err(wrong("its numbers are not in little-endian order".to_owned()));
         }
-        let root = read(&bytes).map_err(|what| wrong(format!("its pickle cannot be read: {what}")))?;
+        let root = pickle::read(&bytes).map_err(|what| wrong(format!("its pickle cannot be read: {what}")))?;
         let tensors = member(&root, "state_dict").map(tensors);
         let tensors = tensors.ok_or_else(|| wrong("it holds no `state_dict`".to_owned()))?;
         let settings = match member(&root, "hyper_parameters").and_then(plain) {
             Some(Value::Object(settings)) => settings,
             _ => Map::new(),
         };
-        let tensors = Tensors::Archive { archive: RefCell::new(archive), folder, tensors, read: RefCell::default() };
+        let tensors = Tensors::Archive { archive: RefCell::new(archive), folder, tensors, checked: RefCell::default() };
         Ok(Self { path: path.to_path_buf(), tensors, settings })
     }
 
@@ -162,8 +161,8 @@ impl Checkpoint {
         let wrong = |what: String| {
             Error::failure(format!("the tensor {}: {what}", quoted(name))).at(&self.path).help("fetch the file again")
         };
-        let (archive, folder, tensors, read) = match &self.tensors {
-            Tensors::Archive { archive, folder, tensors, read } => (archive, folder, tensors, read),
+        let (archive, folder, tensors, checked) = match &self.tensors {
+            Tensors::Archive { archive, folder, tensors, checked } => (archive, folder, tensors, checked),
             Tensors::Safe(files) => return files.values(name).map_err(wrong),
         };
         let stored = tensors.get(name).ok_or_else(|| wrong("it is missing".to_owned()))?;
@@ -187,7 +186,7 @@ impl Checkpoint {
         let name = format!("{folder}data/{key}");
         // Several tensors may be parts of the same entry: only the first time is all of it read, and its checksum
         // compared.
-        let is_first = read.borrow_mut().insert(name.clone());
+        let is_first = checked.borrow_mut().insert(name.clone());
         let bytes = match is_first {
             true => {
                 entry(&mut archive.borrow_mut(), &name, u64::MAX).map(|bytes| bytes.get(from..to).map(<[u8]>::to_vec))
@@ -228,89 +227,6 @@ fn part(
     let mut bytes = Vec::new();
     entry.take(range.len() as u64).read_to_end(&mut bytes).map_err(|error| failed(&error))?;
     Ok((bytes.len() == range.len()).then_some(bytes))
-}
-
-/// What a pickle builds.
-fn read(bytes: &[u8]) -> std::result::Result<Object, String> {
-    let (mut rest, mut stack) = (bytes, Stack::empty());
-    let mut copies = 0;
-    loop {
-        let before = rest;
-        let instruction = rest.first().and_then(|byte| OpCode::try_from(*byte).ok());
-        check(instruction.as_ref(), before, stack.stack())?;
-        if matches!(instruction, Some(OpCode::BinPut | OpCode::LongBinPut)) {
-            copies += stack.stack().last().map_or(0, size_of);
-        }
-        let is_done = stack.read(&mut rest).map_err(|error| error.to_string())?;
-        if matches!(instruction, Some(OpCode::BinGet | OpCode::LongBinGet)) {
-            copies += stack.stack().last().map_or(0, size_of);
-        }
-        if copies > limits::PICKLE_COPIES {
-            return Err("it repeats its values too often".to_owned());
-        }
-        if is_done {
-            return stack.finalize().map_err(|error| error.to_string());
-        }
-    }
-}
-
-/// Refuses an instruction that would allocate too much or nest too deeply.
-fn check(instruction: Option<&OpCode>, bytes: &[u8], stack: &[Object]) -> std::result::Result<(), String> {
-    let above_mark = || stack.len() - stack.iter().rposition(|object| *object == Object::Mark).map_or(0, |at| at + 1);
-    let used = match instruction {
-        Some(OpCode::BinUnicode) => {
-            let length = bytes.get(1..5).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]) as usize);
-            return match length {
-                Some(length) if length > bytes.len() => Err("a text is longer than the pickle".to_owned()),
-                _ => Ok(()),
-            };
-        }
-        Some(OpCode::Long1) if bytes.get(1).is_some_and(|length| *length > 8) => {
-            return Err("a number has more than 64 bits".to_owned());
-        }
-        Some(OpCode::Tuple1 | OpCode::Append | OpCode::BinPersId) => 1,
-        Some(OpCode::Tuple2 | OpCode::Reduce | OpCode::Build | OpCode::NewObj | OpCode::SetItem) => 2,
-        Some(OpCode::Tuple3) => 3,
-        Some(OpCode::Tuple | OpCode::Appends | OpCode::SetItems | OpCode::Dict) => above_mark(),
-        _ => 0,
-    };
-    match stack.iter().rev().take(used).any(|object| is_deeper(object, limits::PICKLE_DEPTH)) {
-        true => Err("its values nest too deeply".to_owned()),
-        false => Ok(()),
-    }
-}
-
-/// The values within a value.
-fn parts(object: &Object) -> Box<dyn Iterator<Item = &Object> + '_> {
-    match object {
-        Object::Tuple(list) | Object::List(list) => Box::new(list.iter()),
-        Object::Dict(pairs) => Box::new(pairs.iter().flat_map(|(key, value)| [key, value])),
-        Object::Reduce { callable, args } | Object::Build { callable, args } => {
-            Box::new([&**callable, args].into_iter())
-        }
-        Object::PersistentLoad(object) => Box::new(std::iter::once(&**object)),
-        _ => Box::new(std::iter::empty()),
-    }
-}
-
-fn is_deeper(object: &Object, depth: usize) -> bool {
-    depth == 0 || parts(object).any(|part| is_deeper(part, depth - 1))
-}
-
-/// How much memory a value takes, in words of 64 bytes: one for each value within it and for each 64 bytes of text.
-fn size_of(object: &Object) -> usize {
-    let text = match object {
-        Object::Unicode(text) => text.len(),
-        Object::Class { module_name, class_name } => module_name.len() + class_name.len(),
-        _ => 0,
-    };
-    1 + text / 64 + parts(object).map(size_of).sum::<usize>()
-}
-
-/// A value of a table.
-fn member<'o>(object: &'o Object, name: &str) -> Option<&'o Object> {
-    let Object::Dict(pairs) = object else { return None };
-    pairs.iter().find(|(key, _)| matches!(key, Object::Unicode(key) if key == name)).map(|(_, value)| value)
 }
 
 /// The tensors of a table, by name.
@@ -375,73 +291,9 @@ fn is_contiguous(shape: &[usize], strides: &[usize]) -> bool {
         })
 }
 
-/// A plain value: text, a number, a boolean, nothing, or a list or table of these; of a table, others are left out.
-fn plain(object: &Object) -> Option<Value> {
-    Some(match object {
-        Object::Unicode(text) => Value::from(text.as_str()),
-        Object::Int(number) => Value::from(*number),
-        Object::Long(number) => Value::from(*number),
-        Object::Float(number) => Value::from(*number),
-        Object::Bool(is_true) => Value::from(*is_true),
-        Object::None => Value::Null,
-        Object::List(list) | Object::Tuple(list) => Value::Array(list.iter().map(plain).collect::<Option<_>>()?),
-        Object::Dict(pairs) => {
-            let pair = |(key, value): &(Object, Object)| match key {
-                Object::Unicode(key) => Some((key.clone(), plain(value)?)),
-                _ => None,
-            };
-            Value::Object(pairs.iter().filter_map(pair).collect())
-        }
-        _ => return None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A pickle of these instructions, with a header and an end.
-    fn pickle(body: &[u8]) -> Vec<u8> {
-        [b"\x80\x02", body, b"."].concat()
-    }
-
-    #[test]
-    fn plain_values_are_read_and_others_left_out() {
-        // {"a": 1, "b": os.system("x"), "c": [True, None, 0.5]}
-        let body =
-            b"}(X\x01\0\0\0aK\x01X\x01\0\0\0bcos\nsystem\nX\x01\0\0\0x\x85RX\x01\0\0\0c](\x88NG\x3f\xe0\0\0\0\0\0\0eu";
-        let value = plain(&read(&pickle(body)).unwrap()).unwrap();
-        assert_eq!(value, serde_json::json!({ "a": 1, "c": [true, null, 0.5] }));
-    }
-
-    #[test]
-    fn what_would_take_all_memory_is_refused() {
-        let nested = [vec![b')'], vec![0x85; 1_000_000]].concat();
-        // x = (x, x) forty times.
-        let doubled = [b")q\0".to_vec(), b"h\0h\0\x86q\0".repeat(40)].concat();
-        // The same long tuple, remembered again and again.
-        let long: Vec<u8> = [b"(".to_vec(), b"N".repeat(100_000), b"t".to_vec(), b"q\0".repeat(1000)].concat();
-        // A long text, remembered once and repeated.
-        let text = [&b"X\x40\x42\x0f\0"[..], &b"a".repeat(1_000_000), b"q\0", &b"h\0".repeat(1000)].concat();
-        let lists = [b"]".repeat(100_000), b"a".repeat(99_999)].concat();
-        for (body, why) in [
-            (nested, "nest too deeply"),
-            (lists, "nest too deeply"),
-            (doubled, "repeats its values"),
-            (long, "repeats its values"),
-            (text, "repeats its values"),
-            (b"X\xff\xff\xff\xffab".to_vec(), "longer than the pickle"),
-            (b"\x8a\xff".to_vec(), "64 bits"),
-            (b"t".to_vec(), "marker"),
-            (b"h\x07".to_vec(), "memo"),
-            (Vec::new(), "empty"),
-            (vec![0xee], "op-code"),
-        ] {
-            let error = read(&pickle(&body)).unwrap_err();
-            assert!(error.contains(why), "{why}: {error}");
-        }
-        assert!(read(b"").is_err());
-    }
 
     /// Whatever bytes of a real pickle are changed, reading it ends, and without a panic.
     #[test]
@@ -452,7 +304,7 @@ mod tests {
         let name = name.into_iter().find(|name| name.ends_with(PICKLE)).unwrap();
         let whole = entry(&mut archive, &name, u64::MAX).unwrap();
         let look = |bytes: &[u8]| {
-            let root = read(bytes)?;
+            let root = pickle::read(bytes)?;
             let settings = member(&root, "hyper_parameters").and_then(plain);
             Ok::<_, String>((member(&root, "state_dict").map_or(0, |state| tensors(state).len()), settings))
         };

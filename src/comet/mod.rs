@@ -16,6 +16,7 @@ mod checkpoint;
 mod encoder;
 mod estimator;
 mod find;
+mod pickle;
 mod settings;
 mod tokenizer;
 

@@ -110,8 +110,8 @@ pub(super) struct Encoded {
     and_more: bool,
 }
 
-/// Lines as token ids, as far as they could matter to a model that takes `longest` tokens. A blank line, even
-/// with a tag, has no tokens, whatever the tokenizer makes of it.
+/// Lines as token ids, as far as they could matter to a model that takes `longest` tokens. A blank line, with or
+/// without a tag, has no tokens, whatever the tokenizer makes of it.
 ///
 /// `language` is the tag of those that begin with none.
 pub(super) fn encoded<S: AsRef<str> + Sync>(
@@ -128,7 +128,7 @@ fn encoded_line(tokenizer: &Tokenizer, language: Option<&str>, line: &str, longe
     let (text, rest) = beginning(line, longest);
     let tag = tokenizer.language_tag(text).unwrap_or_default();
     let has_text = !is_blank(text.trim_start().strip_prefix(tag).unwrap_or(text));
-    let ids = if !has_text { Vec::new() } else { tokenizer.encode(&with_language(tokenizer, language, text)) };
+    let ids = if has_text { tokenizer.encode(&with_language(tokenizer, language, text)) } else { Vec::new() };
     Encoded { ids, and_more: !rest.trim_start().is_empty() }
 }
 

@@ -159,13 +159,13 @@ pub fn prepare(
 ) -> Result<TrainingData> {
     let named = tokenizers(config, saved, preparation.tell)?;
     let decode = [&config.decode.source_language, &config.decode.target_language].map(Option::as_deref);
-    match &named {
-        Some(tokenizers) => texts.resolve(&LanguageTags::of(&tokenizers.source), decode)?,
-        None => {
-            let form = |text: &str| config.tokenizer.form().apply(text);
-            texts.resolve(&LanguageTags::listed(config.tokenizer.tags.iter().map(String::as_str), form), decode)?;
-        }
-    }
+    let form = |text: &str| config.tokenizer.form().apply(text);
+    let languages = match &named {
+        Some(tokenizers) => LanguageTags::of(&tokenizers.source),
+        None => LanguageTags::listed(config.tokenizer.tags.iter().map(String::as_str), form),
+    };
+    texts.resolve(&languages, decode)?;
+    drop(languages);
     named.iter().try_for_each(|tokenizers| corpus_tags::refuse_unknown(texts, &tokenizers.source))?;
     // Reading all text once and learning a vocabulary take long, and leave nothing behind.
     preparation.end_at_once(true);

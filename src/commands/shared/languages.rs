@@ -37,9 +37,9 @@ pub(crate) fn choose<'a>(
             }
             let found = LanguageTags::of(&tokenizer).tag("--to", code)?;
             if index > 0 && of_first.as_ref() != Some(&found) {
-                let tag = of_first.unwrap_or_else(|| "the language itself".to_owned());
+                let [first, other] = [of_first.as_deref().unwrap_or("no tag"), &found];
                 let what =
-                    format!("--to {code}: the first model needs {tag}, and {} {found}", model.directory().display());
+                    format!("--to {code}: the first model needs {first}, and {} {other}", model.directory().display());
                 return Err(Error::usage(what).help("translate with models whose languages have the same tags"));
             }
             of_first = Some(found);

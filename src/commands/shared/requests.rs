@@ -202,9 +202,8 @@ fn with_prefixes(lines: Vec<String>, input: &mut Input, (path, name, first): (&P
     if count < window.lines.len() {
         window.refuse(count, first, uneven(path, name, first - 1 + count));
     }
-    if failed.is_some() {
-        window.refused = failed;
-    }
+    // What is damaged says itself that the lines before it are done.
+    window.refused = failed.or(window.refused);
     Ok(window)
 }
 

@@ -29,7 +29,7 @@ impl Npz {
     /// # Errors
     /// It is not one.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        refuse_compressed(path)?;
+        refuse_unreadable(path)?;
         let arrays = NpzTensors::new(path).map_err(|error| {
             let what = format!("this is not a .npz: {error}");
             Error::failure(what).at(path).caused_by(error).help("it is damaged or incomplete: fetch it again")
@@ -134,8 +134,9 @@ fn refuse_unfetched(weights: &Path) -> Result<()> {
     refused.map_err(|error| Error::io("read the model", weights, error))
 }
 
-/// Refuses arrays that numpy has compressed: the reader takes stored ones only, as Marian writes them.
-fn refuse_compressed(path: &Path) -> Result<()> {
+/// Refuses arrays that numpy has compressed, because the reader takes stored ones only, as Marian writes them; and
+/// arrays for whose headers it would take much memory.
+fn refuse_unreadable(path: &Path) -> Result<()> {
     refuse_unfetched(path)?;
     let file = file::open_regular(path).map_err(|error| Error::io("read the model", path, error))?;
     // What is no archive is reported by the reader.
