@@ -185,6 +185,11 @@ fn a_directory_may_have_any_name() {
     let within = std::path::Path::new(name).join("run");
     let prepare = ["prepare", "--config", "small.toml", "--json", "--run-dir"];
     succeeds(&project.command(&prepare).arg(within).output().unwrap());
+    // An error names the file in JSON, too.
+    let missing = std::ffi::OsStr::from_bytes(b"caf\xe9.toml");
+    let output = project.command(&["check", "--json", "--config"]).arg(missing).output().unwrap();
+    let said: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!((output.status.code(), &said["errors"][0]["file"]), (Some(2), &json!("caf\u{FFFD}.toml")));
     // The text of a configuration in such a folder has a path that config.toml cannot hold.
     std::fs::copy(project.path("small.toml"), project.folder.path().join(name).join("a.toml")).unwrap();
     let output = project.command(&["info"]).arg(std::path::Path::new(name).join("a.toml")).output().unwrap();

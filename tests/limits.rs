@@ -284,6 +284,10 @@ fn text() {
         let args = ["translate", "--model", "model", "-q", "--input", name];
         refuses("… to translate", &project.command(&args), 1, name);
     }
+    // A name of 1 MB that each of 100,000 segments has.
+    let (name, segments) = ("a".repeat(1 << 20), "<seg/>".repeat(100_000));
+    project.write("set.xml", format!("<dataset><doc id=\"{name}\"><ref>{segments}</ref></doc></dataset>"));
+    refuses("a test set with a long name", &eval("set.xml"), 1, "more than 4096");
 }
 
 #[test]

@@ -382,6 +382,24 @@ fn a_language_after_the_end_is_kept() {
     assert_eq!(translate("back"), translate("legacy"));
 }
 
+/// A `config.json` may leave out what is the default of its class.
+#[test]
+fn what_a_configuration_does_not_say_is_as_in_its_class() {
+    let project = Project::new();
+    write(&project.path("whole"), Family::M2m100, |_, _| ());
+    write(&project.path("short"), Family::M2m100, |config, _| {
+        for key in ["activation_function", "scale_embedding", "dropout"] {
+            assert!(config.as_object_mut().unwrap().remove(key).is_some(), "{key}");
+        }
+    });
+    let model = |name: &str| {
+        succeeds(&project.mt(&["import", name, "--out", &format!("{name}-model")]));
+        let info = stdout(&project.mt(&["info", &format!("{name}-model"), "--json"]));
+        serde_json::from_str::<Value>(&info).unwrap()["config"]["model"].clone()
+    };
+    assert_eq!(model("short"), model("whole"));
+}
+
 /// A line in parts: each has the languages, and the translation has them once.
 #[test]
 fn parts_of_a_line_have_its_languages() {

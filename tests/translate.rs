@@ -798,6 +798,16 @@ fn damage_in_the_middle_costs_what_comes_after_it() {
     transcript.note(&format!("{whole} lines are whole"));
     let output = transcript.messages(&["tokenize", "--model", "runs/small", "-q", "--input", "cut.gz"]);
     assert_eq!(stdout(&output).lines().count(), whole);
+    // Also where the damage is in the prefixes of these lines.
+    let prefixes: String = (0..3000).map(|i| ["\n", "a\n", "a cat\n"][i * i % 997 % 3]).collect();
+    let packed = gzip(prefixes.as_bytes());
+    project.write("prefixes.gz", &packed[..packed.len() / 2]);
+    project.write("all", lines.join("\n") + "\n");
+    let args = ["translate", "--model", "runs/small", "-q", "--max-length", "6", "--beam", "1", "--input", "all"];
+    let output = project.mt(&[&args[..], &["--prefix-file", "prefixes.gz"]].concat());
+    let (answered, said) = (stdout(&output).lines().count(), stderr(&output));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(answered > 0 && said.contains(&format!("prefixes.gz:{}\n", answered + 1)), "{answered}: {said}");
 
     // What there is to say of the lines before is said, and their explanations are written.
     let packed = gzip(format!("a cat\n{}\n", "a dog ".repeat(200)).as_bytes());

@@ -160,7 +160,7 @@ impl State {
     fn start(&mut self, start: &BytesStart<'_>) -> Result<()> {
         // Names are kept, and compared, for each segment.
         if start.len() > TAG_BYTES {
-            let what = format!("an element begins with {} bytes of names, more than {TAG_BYTES}", start.len());
+            let what = format!("the tag that begins an element has {} bytes, more than {TAG_BYTES}", start.len());
             return Err(Error::failure(what).help("is this a test set of WMT, in XML or SGML?"));
         }
         let attribute = |names: &[&str]| {
