@@ -66,6 +66,7 @@ impl Cli {
         let mut command = Self::command().color(Color::from_arguments(arguments).into());
         let matches = command.try_get_matches_from_mut(arguments);
         let matches = matches.map_err(|error| explained::explained(error, &command, arguments))?;
+        explained::refuse_idle_options(&matches, &command)?;
         Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
     }
 }
@@ -244,7 +245,7 @@ pub struct ModelsArgs {
     ///
     /// It is a mean of their probabilities, at each token.
     #[arg(
-        long, value_name = "W", value_delimiter = ',', requires = "model", allow_hyphen_values = true,
+        long, value_name = "W", value_delimiter = ',', allow_hyphen_values = true,
         value_parser = parse_number::<f64>
     )]
     pub weights: Vec<f64>,
@@ -333,7 +334,7 @@ pub struct ScoreArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "tgt")]
     pub n_best: Option<PathBuf>,
     /// Name of that feature: another one for each model whose scores a list gets [default: Score; with --qe, QE]
-    #[arg(long, value_name = "NAME", requires = "n_best", value_parser = feature_name)]
+    #[arg(long, value_name = "NAME", value_parser = feature_name)]
     pub feature: Option<String>,
     /// Estimate how good the translations are, with a model of COMET that needs no references, instead of how likely a
     /// model of this program finds them [default: hf:Unbabel/wmt22-cometkiwi-da, which the hub gives to those who
@@ -371,10 +372,10 @@ pub struct ShortlistArgs {
     #[arg(value_name = "MODEL")]
     pub model: PathBuf,
     /// Source file to learn from [default: the training text that the model's configuration names]
-    #[arg(long, value_name = "FILE", requires = "tgt")]
+    #[arg(long, value_name = "FILE")]
     pub src: Option<PathBuf>,
     /// File with a translation of each source line
-    #[arg(long, value_name = "FILE", requires = "src")]
+    #[arg(long, value_name = "FILE")]
     pub tgt: Option<PathBuf>,
     /// Fetch data sets of the hub that the model's configuration names as its training text, with your token; and
     /// write prepared text where it says (`data.cache_dir`)
@@ -433,14 +434,18 @@ pub struct EmbedArgs {
 #[derive(Args, Debug)]
 pub struct InfoArgs {
     /// A model or run directory, one of a run's checkpoints, hf:ORG/NAME, or a configuration file
-    #[arg(value_name = "MODEL_DIR|CONFIG")]
-    pub path: PathBuf,
+    #[arg(value_name = "MODEL_DIR|CONFIG", required_unless_present = "machine")]
+    pub path: Option<PathBuf>,
     /// Which checkpoint of a run: best, last, final or an update [default: the run as a whole]
     #[arg(long, value_name = "WHICH", hide_possible_values = true, value_parser = Offered(Which::NAMES))]
     pub checkpoint: Option<String>,
     /// Override one key of the configuration
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+    /// Describe this machine instead: its processor with the instructions that are used, cores, caches, memory, and
+    /// what `auto` chooses
+    #[arg(long, conflicts_with_all = ["path", "checkpoint", "set"])]
+    pub machine: bool,
 }
 
 /// `mt tokenize`, `mt detokenize`

@@ -61,6 +61,8 @@ fn escaped(text: &str, is_escaped: impl Fn(char) -> bool, escape: impl Fn(char) 
 /// else.
 pub fn shell_word(path: &Path) -> String {
     let path = path.to_string_lossy();
+    // Not an option of the command.
+    let path = if path.starts_with('-') && path.len() > 1 { format!("./{path}").into() } else { path };
     if !path.is_empty() && path.chars().all(|c| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c)) {
         return path.into_owned();
     }

@@ -69,7 +69,7 @@ pub(crate) enum Kind {
     Text,
     /// A list of such texts.
     Texts,
-    /// A list of whole numbers, each from 0 to `most`.
+    /// A list of at most `most` whole numbers, each from 0 to `most`.
     Integers { most: i128 },
     /// A path relative to the file that states it.
     Path,

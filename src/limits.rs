@@ -33,6 +33,8 @@ pub(crate) const MOST_MONITORED: usize = 100;
 pub(crate) const LEAST_PIECES: usize = 300;
 /// Positions of a model: a table of them is made whatever its file holds, D numbers for each.
 pub(crate) const MOST_POSITIONS: i128 = 1 << 16;
+/// Bytes of all phrases that the translation of a line must have or must not have: each is looked for at every step.
+pub(crate) const PHRASES_BYTES: usize = 1 << 14;
 /// Segmentations of a line among which one is drawn.
 pub(crate) const MOST_SEGMENTATIONS: i128 = 1 << 12;
 /// The rank of factors.
@@ -40,12 +42,19 @@ pub(crate) const MOST_RANK: i128 = 1 << 12;
 /// The largest quotient of a file's size and its blocks on the disk. A sparser file was never written to its end, but
 /// reading it would take as long as if it had been.
 pub(crate) const MOST_SPARSE: u64 = 16;
+/// Only files of at least so many bytes are refused for that. Zeros may be holes in a sound file, too: the moments of
+/// an optimizer that has made no update, in a sparse copy or on a file system that compresses.
+pub(crate) const SPARSE_BYTES: u64 = 16 << 30;
 /// Bytes of a tensor file's header: the format allows 100 MB; this holds more than a hundred thousand tensors.
 pub(crate) const TENSOR_HEADER_BYTES: u64 = 16 << 20;
 /// Bytes of a manifest. Ours have a few kB.
 pub(crate) const MANIFEST_BYTES: u64 = 1 << 20;
 /// Bytes of a training state; most of it are the statistics of the validation set's lines.
 pub(crate) const STATE_BYTES: u64 = 64 << 20;
+/// Numbers of such statistics that a state holds: they take some 17 MB of text, and at most 44.
+pub(crate) const STATISTICS: usize = 1 << 22;
+/// Bytes of a file that is read whole: the log of a million updates has some 300 MB.
+pub(crate) const WHOLE_FILE_BYTES: u64 = 1 << 30;
 /// Bytes of the name of a checkpoint in `best` or `last`.
 pub(crate) const POINTER_BYTES: u64 = 256;
 /// Bytes of each of the small files that go with the weights of other programs' models.

@@ -281,10 +281,11 @@ impl Chosen {
     }
 }
 
-/// Two files of text, line by line, that are there when they are whole.
-pub struct PairWriter<'p> {
+/// Files of text, line by line, that are there when they are whole: sources, targets, and perhaps what else there is of
+/// each pair.
+pub struct PairWriter<'p, const N: usize> {
     folder: &'p Folder,
-    files: [Unfinished; 2],
+    files: [Unfinished; N],
 }
 
 struct Unfinished {
@@ -298,26 +299,27 @@ struct Unfinished {
 /// Bytes that are written at once.
 const AT_ONCE: usize = 1 << 20;
 
-impl<'p> PairWriter<'p> {
+impl<'p, const N: usize> PairWriter<'p, N> {
     /// In the folder of parts.
     ///
     /// # Errors
     /// They cannot be written.
-    pub fn create(parts: &'p Parts, names: [&'static str; 2]) -> Result<Self> {
+    pub fn create(parts: &'p Parts, names: [&'static str; N]) -> Result<Self> {
         let create = |name: &'static str| -> Result<_> {
             let path = parts.folder.path().join(name);
             let staged = parts.folder.stage_shared(name).map_err(|error| Error::io("write", &path, error))?;
             Ok(Unfinished { name, path, staged, pending: Vec::new() })
         };
-        let [source, target] = names;
-        Ok(Self { folder: &parts.folder, files: [create(source)?, create(target)?] })
+        let files = names.into_iter().map(create).collect::<Result<Vec<_>>>()?;
+        let Ok(files) = files.try_into() else { unreachable!("a file for each name") };
+        Ok(Self { folder: &parts.folder, files })
     }
 
-    /// Appends a pair.
+    /// Appends a line to each.
     ///
     /// # Errors
     /// As there.
-    pub fn push(&mut self, pair: [&str; 2]) -> Result<()> {
+    pub fn push(&mut self, pair: [&str; N]) -> Result<()> {
         for (file, line) in self.files.iter_mut().zip(pair) {
             file.pending.extend(line.bytes().chain([b'\n']));
             if file.pending.len() >= AT_ONCE {
@@ -327,18 +329,19 @@ impl<'p> PairWriter<'p> {
         Ok(())
     }
 
-    /// Gives both their names. At no time is a new file beside an old one.
+    /// Gives them their names. At no time is a new file beside an old one.
     ///
     /// # Errors
     /// As there.
-    pub fn finish(mut self) -> Result<[PathBuf; 2]> {
+    pub fn finish(mut self) -> Result<Vec<PathBuf>> {
         for file in &mut self.files {
             file.write()?;
             file.staged.file().sync_all().map_err(|error| Error::io("write", &file.path, error))?;
         }
-        let [source, target] = self.files;
-        self.folder.remove_file(target.name).map_err(|error| Error::io("replace", &target.path, error))?;
-        Ok([source.persist()?, target.persist()?])
+        for file in self.files.iter().skip(1) {
+            self.folder.remove_file(file.name).map_err(|error| Error::io("replace", &file.path, error))?;
+        }
+        self.files.into_iter().map(Unfinished::persist).collect()
     }
 }
 
@@ -465,8 +468,8 @@ mod tests {
         let mut writer = PairWriter::create(&parts, ["source.txt", "target.txt"]).unwrap();
         writer.push(["a b", "c"]).unwrap();
         assert!(!folder.path().join("pairs/source.txt").exists());
-        let [source, target] = writer.finish().unwrap();
-        assert_eq!([source, target].map(|path| fs::read_to_string(path).unwrap()), ["a b\n", "c\n"]);
+        let files = writer.finish().unwrap();
+        assert_eq!(files.iter().map(|path| fs::read_to_string(path).unwrap()).collect::<Vec<_>>(), ["a b\n", "c\n"]);
         assert_eq!(fs::read_dir(folder.path().join("pairs")).unwrap().count(), 3);
         // Where one cannot be replaced, neither is.
         let target = folder.path().join("pairs/target.txt");

@@ -12,6 +12,60 @@ use common::project::{CONFIG, Project, fails, file, sets, stderr, stdout, succee
 use common::transcript::{Transcript, assert_transcript};
 use serde_json::{Value, json};
 
+/// As on an older processor; each set is listed with all before it.
+#[test]
+fn newer_instructions_can_be_left_unused() {
+    let project = Project::new();
+    let with =
+        |limit: &str| project.command(&["info", "--machine", "--json"]).env("MT_MAX_ISA", limit).output().unwrap();
+    for (limit, most) in [("baseline", 1), ("avx2", 2), ("", 6)] {
+        let output = with(limit);
+        succeeds(&output);
+        let found: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        let sets = found["instructions"].as_array().unwrap();
+        assert!((1..=most).contains(&sets.len()) && sets[0] == "baseline", "{found}");
+    }
+    fails(&with("avx3"), 2, &["invalid value `avx3` for MT_MAX_ISA", "baseline, avx2, avx512"]);
+    fails(&project.mt(&["info"]), 2, &["MODEL_DIR|CONFIG"]);
+    fails(&project.mt(&["info", "--machine", "runs"]), 2, &["cannot be used with"]);
+}
+
+/// What a run or model has is nobody's output, stdin is read once, and stdout gets one result.
+#[test]
+fn outputs_and_inputs_that_cannot_be_are_refused() {
+    let project = Project::new();
+    succeeds(&project.train(&[]));
+    let stdin = ["/dev/stdin", "-"];
+    for (args, says) in [
+        (&["man", "runs/small/checkpoints"][..], "belongs to a run or model"),
+        (&["augment", "--model", "runs/small", "--input", "valid.en", "--out", "runs/small/validation"], "belongs to"),
+        (&["translate", "--model", "runs/small", "--attention", "/dev/stdout", "a"], "cannot go to stdout"),
+        (&["shortlist", "runs/small", "--out", "/dev/stdout"], "cannot go to stdout"),
+        (&["eval", "--hyp", stdin[0], "--ref", stdin[1]], "only one of --src, --ref and --hyp can be stdin"),
+        (&["score", "--model", "runs/small", "--src", stdin[0], "--tgt", stdin[1]], "cannot both be stdin"),
+        (&["eval", "--hyp", "valid.en", "--ref", "valid.en", "--to", "xx"], "cannot be used with"),
+        (&["train", "--config", "small.toml", "--dry-run", "--profile"], "--dry-run makes none"),
+        (
+            &["translate", "--model", "runs/small", "--model", "runs/small", "--weights", "1e-320,1e300", "a"],
+            "beside the others, 1e-320 is nothing",
+        ),
+    ] {
+        fails(&project.mt(args), 2, &[says]);
+    }
+    // Whatever a state is, nothing panics.
+    for state in ["[]", "42", "\"x\"", "null"] {
+        let checkpoint = project.path("runs/small/checkpoints/step-00000004");
+        std::fs::write(checkpoint.join("state.json"), state).unwrap();
+        succeeds(&project.mt(&["info", "runs/small/checkpoints/step-00000004"]));
+    }
+    // One block of a large file.
+    for name in ["config.toml", "log.jsonl"] {
+        std::fs::write(project.path("runs/small").join(name), "x").unwrap();
+        File::options().write(true).open(project.path("runs/small").join(name)).unwrap().set_len(1 << 40).unwrap();
+        fails(&project.mt(&["report", "runs/small"]), 1, &["larger than 1073741824 bytes", name]);
+    }
+}
+
 /// Their text is what a user reads first.
 #[test]
 fn help_of_every_command() {

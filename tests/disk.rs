@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::project::{Project, file, stderr, succeeds};
+use common::project::{Project, fails, file, stderr, succeeds};
 use common::transcript::{Transcript, assert_transcript};
 use mt::checkpoint;
 
@@ -118,6 +118,22 @@ fn translations_that_found_no_room_go_on_where_they_ended() {
     let output = shell(&project, &format!("ulimit -f {blocks}; {translate} --input lines.en >part"));
     transcript.record(&format!("ulimit -f [BLOCKS]; {translate} --input lines.en > part"), &known(output));
     assert_transcript!(transcript);
+}
+
+/// Also those of `mt tokenize`.
+#[test]
+fn pieces_that_found_no_room_end_with_a_whole_line() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=1"]));
+    project.write("lines.en", "the cat sleeps\na dog\n".repeat(3500));
+    let tokenize = "mt tokenize --model runs/small -q --input lines.en --output";
+    succeeds(&shell(&project, &format!("{tokenize} all")));
+    let blocks = file(&project, ".", "all").len() / 512 * 3 / 4;
+    let output = shell(&project, &format!("ulimit -f {blocks}; {tokenize} pieces"));
+    let pieces = String::from_utf8(file(&project, ".", "pieces")).unwrap();
+    let lines = pieces.lines().count();
+    assert!(lines > 0 && pieces.ends_with('\n'), "{lines}");
+    fails(&output, 1, &[&format!("to go on, begin with line {} of the input", lines + 1)]);
 }
 
 /// Until the largest batch has been tried.

@@ -85,6 +85,26 @@ fn a_student_is_trained_on_its_teacher_s_translations() {
     fails(&project.mt(&DISTILL), 1, &["part-000002.jsonl", "remove the file"]);
 }
 
+/// A translation counts as much as the pair that it was made of.
+#[test]
+fn translations_have_the_weights_of_their_pairs() {
+    let project = taught(&[]);
+    let weights: String = (0..LINES).map(|line| format!("{}\n", line % 3)).collect();
+    project.write("weights", weights);
+    let student = text(&project, "student.toml").replace("\"many.de\" }", "\"many.de\", weights = \"weights\" }");
+    project.write("student.toml", student);
+    succeeds(&project.mt(&DISTILL));
+    let folder = "runs/student/distilled/corpus-0";
+    let [source, kept] = ["source.txt", "weights.txt"].map(|name| text(&project, &format!("{folder}/{name}")));
+    assert_eq!(source.lines().count(), kept.lines().count());
+    // The sentences and the weights repeat.
+    let count = SOURCE.len();
+    let found = source.lines().zip(kept.lines()).collect::<BTreeSet<_>>();
+    let wanted = (0..3 * count).map(|line| (SOURCE[line % count], ["0", "1", "2"][line % 3])).collect::<BTreeSet<_>>();
+    assert!(!found.is_empty() && found.is_subset(&wanted), "{found:?}");
+    assert!(text(&project, "runs/student/config.toml").contains("distilled/corpus-0/weights.txt"));
+}
+
 #[test]
 fn shares_of_the_text_make_the_same() {
     let project = taught(&[]);

@@ -42,6 +42,7 @@ fn results_have_the_documented_keys() {
         ("eval --ppl", &["--model", "runs/small"]),
         ("eval --report", &["--hyp", "valid.de", "--ref", "valid.de"]),
         ("info", &["runs/small"]),
+        ("info --machine", &[]),
         ("average", &["runs/small", "--last", "2", "--out", "averaged"]),
         ("quantize", &["runs/small", "--out", "quantised"]),
         ("export", &["runs/small", "--format", "hf-marian", "--out", "exported"]),

@@ -5,7 +5,7 @@ mod common;
 
 use common::marian::Tensors;
 use common::multilingual::{Family, write};
-use common::project::{Project, file, sets, stderr, stdout, succeeds};
+use common::project::{Project, fails, file, sets, stderr, stdout, succeeds};
 use common::transcript::{Transcript, assert_transcript};
 use serde_json::{Value, json};
 
@@ -103,6 +103,7 @@ fn languages_that_are_not_known_are_told() {
         "translate --model model --to deu_Latn --input in",
         "translate --model model --from eng_Latn --input in",
         "translate --model model --from eng_Latn --to german --input in",
+        "translate --model model --from eng_Latn --to deu_Latn --max-length 2 >>fra<<Bonjour",
         "translate --model model --from xx --to deu_Latn --input in",
         "translate --model model --from eng_Latn --json-input --input json",
         "translate --model model --tag >>spa_Latn<< --to deu_Latn cat",
@@ -428,6 +429,29 @@ fn parts_of_a_line_have_its_languages() {
     let pairs = found["alignment"].as_str().unwrap().split_whitespace();
     let sources: Vec<usize> = pairs.map(|pair| pair.split_once('-').unwrap().0.parse().unwrap()).collect();
     assert!(!sources.is_empty() && sources.iter().all(|word| *word < words), "{sources:?}");
+    // A language that the line names is a word of it.
+    let aligned = |line: &str| {
+        let found = answers(&project, &[&args[..], &["--alignment", line]].concat()).remove(0);
+        let pairs = found["alignment"].as_str().unwrap().split_whitespace();
+        pairs.map(|pair| pair.split_once('-').unwrap().0.parse().unwrap()).collect::<Vec<usize>>()
+    };
+    let plain = aligned("the cat");
+    let shifted: Vec<usize> = plain.iter().map(|word| word + 1).collect();
+    assert!(!plain.is_empty());
+    assert_eq!(aligned(">>eng_Latn<< the cat"), shifted);
+    assert_eq!(aligned(" >>eng_Latn<<  the cat"), shifted);
+    assert_eq!(aligned(">>eng_Latn<<the cat"), plain);
+}
+
+/// Tokens that users have added to the vocabulary are either read or named.
+#[test]
+fn added_tokens_are_not_lost() {
+    let project = Project::new();
+    write(&project.path("theirs"), Family::M2m100, |_, _| ());
+    let config = json!({ "added_tokens_decoder": { "51": { "content": "<bt>" }, "1": { "content": "<pad>" } } });
+    project.write("theirs/tokenizer_config.json", config.to_string());
+    let says = ["tokens were added to its vocabulary, which mt would read as text: \"<bt>\"", "added_tokens_decoder"];
+    fails(&project.mt(&["import", "theirs", "--out", "model"]), 1, &says);
 }
 
 /// Text that needs no other pieces is split as before, and its tokens have the probability of those that are gone.

@@ -111,6 +111,37 @@ fn text_may_move_but_not_change_before_a_resume() {
     succeeds(&project.mt(&[&own[..], &["--set", "train.max_updates=7"]].concat()));
 }
 
+/// So may the columns of a table, and the model that training began with.
+#[test]
+fn tables_and_initial_models_may_move_before_a_resume() {
+    let project = Project::new();
+    let lines = ["valid.en", "valid.de"].map(|name| String::from_utf8(file(&project, ".", name)).unwrap());
+    let table: String = lines[0].lines().zip(lines[1].lines()).map(|(s, t)| format!("{s}\t{t}\n")).collect();
+    for folder in ["here", "there"] {
+        std::fs::create_dir(project.path(folder)).unwrap();
+        project.write(&format!("{folder}/set.tsv"), &table);
+    }
+    succeeds(&project.train(&["--set", "train.max_updates=1", "--run-dir", "here/model"]));
+    let begun = |folder: &str, more: &[&str]| {
+        let set = format!("{{ name = \"m\", tsv = \"{folder}/set.tsv\", source = 1, target = 2 }}");
+        let (test, monitor) =
+            (format!("data.test={set}").replace("name = \"m\", ", ""), format!("data.monitor=[{set}]"));
+        let init = format!("train.init={folder}/model");
+        let config = "[data]\ntrain = [{ source = \"train.en\", target = \"train.de\" }]\n\
+                      valid = { source = \"valid.en\", target = \"valid.de\" }\n[train]\nmax_updates = 2\n";
+        project.write("tuned.toml", config);
+        let args = ["train", "--config", "tuned.toml", "--run-dir", "runs/tuned"];
+        project.mt(&[&args[..], &sets(&[&test, &monitor, &init]), more].concat())
+    };
+    succeeds(&begun("here", &[]));
+    let model = file(&project, "runs/tuned", "model.safetensors");
+    std::fs::rename(project.path("here/model"), project.path("there/model")).unwrap();
+    let output = begun("there", &["--resume"]);
+    succeeds(&output);
+    assert!(stderr(&output).contains("its final model stays as it is"), "{}", stderr(&output));
+    assert!(file(&project, "runs/tuned", "model.safetensors") == model);
+}
+
 /// The arguments of a training run that only a signal ends.
 fn endless() -> Vec<&'static str> {
     let keys = ["train.max_updates=1000000", "valid.every=0", "train.save_every=1000000"];
@@ -370,13 +401,14 @@ fn a_finished_model_outlives_a_resume_that_cannot_be() {
     let resume = ["train", "--config", "small.toml", "--resume", "--set", "train.max_updates=3"];
     succeeds(&transcript.warnings(&resume));
     transcript.messages(&[&resume[..], &["-q"]].concat());
-    // Nothing was trained in another way, so nothing else is recorded; what the final model is made of is.
+    // Nothing was trained in another way: only the limit and what the final model is made of are recorded.
     let other = ["train.schedule.learning_rate=0.3", "train.average_last=1", "decode.beam=3"];
     succeeds(&project.mt(&[&resume[..], &sets(&other)].concat()));
     let changed = String::from_utf8(file(&project, "runs/small", "config.toml")).unwrap();
     assert!(changed.contains("average_last = 1") && changed.contains("beam = 3"), "{changed}");
     let trained = |config: &str| -> Vec<String> {
-        let is_kept = |line: &&str| !line.starts_with("average_last") && !line.starts_with("beam");
+        let changed = ["average_last", "beam", "max_updates"];
+        let is_kept = |line: &&str| !changed.iter().any(|key| line.starts_with(key));
         config.lines().filter(is_kept).map(str::to_owned).collect()
     };
     assert_eq!(trained(&changed), trained(&config));
@@ -769,6 +801,44 @@ fn what_changes_on_resume_is_in_the_log() {
         found[0].1.contains("`train.schedule.learning_rate` was 0.003 up to update 8 and is 0.001 now"),
         "{found:?}"
     );
+}
+
+/// A change that cannot be trained with takes no checkpoint away.
+#[test]
+fn a_change_that_diverges_at_once_costs_no_checkpoint() {
+    let project = Project::new();
+    succeeds(&project.train(&["--set", "train.max_updates=8"]));
+    let checkpoints = || {
+        let names = std::fs::read_dir(project.path("runs/small/checkpoints")).unwrap();
+        let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let before = checkpoints();
+    // Their divergence is beyond float32.
+    let keys = ["train.max_updates=12", "train.r_drop=1e38", "model.dropout=0.9", "train.max_skipped=0"];
+    let output = project.train(&[&["--resume", "--force"][..], &sets(&keys)].concat());
+    let says = ["with the changed configuration, after update 8", "`train.r_drop` was 0.0 before and is 1e+38 now"];
+    fails(&output, 1, &says);
+    assert_eq!(checkpoints(), before);
+    succeeds(&project.train(&["--resume", "--force", "--set", "train.max_updates=12", "--set", "train.r_drop=0"]));
+}
+
+/// A limit that ended a run early is the one that the run has; the former one makes it go on.
+#[test]
+fn a_run_that_a_lower_limit_has_ended_goes_on_with_the_former_one() {
+    let project = Project::new();
+    let (mut child, _) = begun(&project, &["train.max_updates=100000", "train.log_every=1", "valid.every=0"]);
+    wait_for_log(&mut child, &project.path("runs/small/log.jsonl"));
+    send("-TERM", &child);
+    assert_eq!(child.output().status.code(), Some(143));
+    let resume = |limit: &str| {
+        succeeds(&project.train(&["--resume", "--set", "valid.every=0", "--set", limit]));
+        let last = std::fs::read_to_string(project.path("runs/small/last")).unwrap();
+        last.trim().strip_prefix("step-").unwrap().parse::<u64>().unwrap()
+    };
+    let ended = resume("train.max_updates=1");
+    assert_eq!(resume(&format!("train.max_updates={}", ended + 3)), ended + 3);
 }
 
 /// Batches of another size are not the rest of those of which a part was given.

@@ -3,7 +3,7 @@
 mod common;
 
 use common::marian::{WORDS, sentencepiece};
-use common::project::{CONFIG, Project, file, sets, stdout, succeeds};
+use common::project::{CONFIG, Project, fails, file, sets, stdout, succeeds};
 use common::transcript::{Transcript, assert_transcript};
 use serde_json::Value;
 
@@ -247,6 +247,17 @@ fn codes_split_raw_text_and_translations_are_joined() {
     let mut transcript = Transcript::new(&project);
     succeeds(&transcript.warnings(&[&["train", "--config", "small.toml"], &BY_HEART[..]].concat()));
     assert_transcript!(transcript);
+    // They may move, but not change.
+    let resume = |codes: &str| {
+        let set = format!("tokenizer.codes=\"{codes}\"");
+        let args = ["train", "--config", "small.toml", "--resume", "--set", &set];
+        project.mt(&[&args[..], &BY_HEART[..]].concat())
+    };
+    project.write("moved.codes", codes());
+    succeeds(&resume("moved.codes"));
+    project.write("other.codes", "#version: 0.2\nt h\n");
+    let other = resume("other.codes");
+    fails(&other, 2, &["the codes, or their vocabulary, are not those that the run began with"]);
     // The run has its own copy.
     std::fs::remove_file(project.path("bpe.codes")).unwrap();
     let model = ["--model", "runs/small", "-q"];

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use super::format::{CHUNK, Slot, TensorFile, non_finite};
 use super::locate::located;
-use super::manifest::Opened;
-use super::{Located, MODEL_FILE};
+use super::manifest::{Opened, damaged_among};
+use super::{BASE_FILE, Located, MODEL_FILE};
 use crate::error::{Error, Result};
 
 /// Fills `flat` with the mean of the models in these checkpoint or model directories.
@@ -29,13 +29,15 @@ pub fn average(directories: &[PathBuf], layout: &[Slot], flat: &mut [f32]) -> Re
 /// # Errors
 /// As there.
 pub fn weighted_average(directories: &[PathBuf], weights: &[f64], layout: &[Slot], flat: &mut [f32]) -> Result<f64> {
-    if directories.is_empty() {
+    let Some(first) = directories.first() else {
         return Err(Error::failure("there is no checkpoint to average"));
-    }
-    // All are opened before the first is read, which takes long: training may remove one meanwhile.
-    let opened: Vec<_> = directories.iter().map(|directory| Opened::open(directory)).collect();
+    };
+    // All are opened before the first is read, which takes long: training may remove one meanwhile. Of hundreds, only
+    // the files that are read: a process may have only so many open.
+    let opened: Vec<_> = directories.iter().map(|directory| Opened::open_weights(directory)).collect();
     let mut files = Vec::with_capacity(directories.len());
-    let mut problems = Vec::new();
+    // What the checkpoints of a run have in common.
+    let mut problems = damaged_among(first, &[BASE_FILE]).unwrap_or_default();
     for (directory, opened) in directories.iter().zip(opened) {
         match opened.and_then(|opened| located(directory.clone(), opened.verify(&[MODEL_FILE])?, "", Vec::new())) {
             Ok(found) => files.push(found.tensors(layout)),

@@ -160,6 +160,14 @@ impl Opened {
         Self::open_among(dir, |_| true).map_err(|error| or_gone(dir, error))
     }
 
+    /// Opens the weights alone.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(super) fn open_weights(dir: &Path) -> Result<Self> {
+        Self::open_among(dir, |entry| entry.name == MODEL_FILE).map_err(|error| or_gone(dir, error))
+    }
+
     fn open_among(dir: &Path, is_wanted: impl Fn(&FileEntry) -> bool) -> Result<Self> {
         let manifest = read(dir)?;
         let at_manifest = dir.join(MANIFEST_FILE);

@@ -19,7 +19,7 @@ pub struct EvalArgs {
     /// --report, --comet and --qe
     #[arg(
         long, num_args = 1.., value_name = "FILE", conflicts_with_all = ids_of_decoding(),
-        conflicts_with_all = ["tag", "trust_model_data"]
+        conflicts_with_all = ["tag", "trust_model_data", "from", "to"]
     )]
     pub hyp: Vec<PathBuf>,
     /// Write the model's translations to this file; not -, since stdout gets the scores
@@ -40,7 +40,7 @@ pub struct EvalArgs {
     #[arg(long, conflicts_with_all = ["sentence_level", "format", "score_only"])]
     pub report: bool,
     /// With --report: text that shows how rare words are [default: the model's training targets, else the references]
-    #[arg(long, value_name = "FILE", requires = "report")]
+    #[arg(long, value_name = "FILE")]
     pub train_text: Option<PathBuf>,
     /// Output format: sacrebleu's text or JSON, or a LaTeX table
     #[arg(long, value_enum, default_value_t = ScoreFormat::Text, value_name = "FORMAT", conflicts_with = "json")]
@@ -64,7 +64,7 @@ pub struct SetArgs {
     pub src: Option<PathBuf>,
     /// Put this tag in front of each line of --src, as `tag` of the corpora does in training: the language to
     /// translate into
-    #[arg(long, value_name = "TAG", requires = "src")]
+    #[arg(long, value_name = "TAG")]
     pub tag: Option<String>,
     /// Which languages.
     #[command(flatten)]
@@ -105,7 +105,7 @@ pub struct SignificanceArgs {
     pub confidence: bool,
     /// Number of bootstrap samples for --confidence
     #[arg(
-        long, requires = "confidence", default_value_t = 1000, value_name = "N", help_heading = "Significance",
+        long, default_value_t = 1000, value_name = "N", help_heading = "Significance",
         value_parser = clap::value_parser!(u32).range(1..=10_000_000)
     )]
     pub confidence_n: u32,
@@ -116,7 +116,7 @@ pub struct SignificanceArgs {
     pub paired_bs: bool,
     /// Number of bootstrap samples for --paired-bs
     #[arg(
-        long, requires = "paired_bs", default_value_t = 1000, value_name = "N", help_heading = "Significance",
+        long, default_value_t = 1000, value_name = "N", help_heading = "Significance",
         value_parser = clap::value_parser!(u32).range(1..=10_000_000)
     )]
     pub paired_bs_n: u32,
@@ -131,7 +131,7 @@ pub struct SignificanceArgs {
     pub paired_ar: bool,
     /// Number of trials for --paired-ar
     #[arg(
-        long, requires = "paired_ar", default_value_t = 10_000, value_name = "N", help_heading = "Significance",
+        long, default_value_t = 10_000, value_name = "N", help_heading = "Significance",
         value_parser = clap::value_parser!(u32).range(1..=10_000_000)
     )]
     pub paired_ar_n: u32,

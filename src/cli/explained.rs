@@ -6,14 +6,14 @@ use std::ffi::OsString;
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Command, Error};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command, Error};
 
 use crate::config::{instead_of, keys_called};
 
 /// clap's error, or a more helpful one.
 pub(super) fn explained(error: Error, command: &Command, arguments: &[OsString]) -> Error {
     match error.kind() {
-        ErrorKind::MissingRequiredArgument => without_flag(error, command, arguments),
         ErrorKind::UnknownArgument => key_as_option(error, command, arguments),
         ErrorKind::InvalidSubcommand => command_called(error, command),
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => invalid_value(error, command),
@@ -105,15 +105,72 @@ fn file_alone(error: Error, command: &Command, arguments: &[OsString]) -> Error 
     }
 }
 
-/// Names the option if its name begins with the flag that is missing: clap names only the flag.
-fn without_flag(error: Error, command: &Command, arguments: &[OsString]) -> Error {
-    let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else { return error };
-    let [flag] = &missing[..] else { return error };
-    let names = arguments.iter().filter_map(|argument| argument.to_str()?.split('=').next());
-    let mut options = names.filter(|name| name.strip_prefix(flag.as_str()).is_some_and(|rest| rest.starts_with('-')));
-    let Some(option) = options.next() else { return error };
-    let message = format!("{option} is an option of {flag}\n  help: add {flag}\n");
-    Error::raw(ErrorKind::MissingRequiredArgument, message).with_cmd(command)
+/// An option, by its id, and the flags to which it belongs: it means nothing without one of them. `VALUE` in
+/// `flag=VALUE` is the only value of the flag to which it belongs. (clap's own `requires` would not be checked where
+/// another argument excludes the flag.)
+const BELONGS: &[(&str, &[&str])] = &[
+    ("diversity", &["beam_groups"]),
+    ("mbr_model", &["mbr=comet"]),
+    ("rerank_model", &["rerank"]),
+    ("samples", &["mbr", "rerank"]),
+    ("temperature", &["sample"]),
+    ("top_k", &["sample"]),
+    ("top_p", &["sample"]),
+    ("tokenize_model", &["tokenize"]),
+    ("chrf_char_order", &["chrf"]),
+    ("chrf_word_order", &["chrf"]),
+    ("chrf_beta", &["chrf"]),
+    ("chrf_whitespace", &["chrf"]),
+    ("chrf_lowercase", &["chrf"]),
+    ("chrf_eps_smoothing", &["chrf"]),
+    ("ter_normalized", &["ter"]),
+    ("ter_no_punct", &["ter"]),
+    ("ter_asian_support", &["ter"]),
+    ("ter_case_sensitive", &["ter"]),
+    ("comet_precision", &["comet", "qe"]),
+    ("confidence_n", &["confidence"]),
+    ("paired_bs_n", &["paired_bs"]),
+    ("paired_ar_n", &["paired_ar"]),
+    ("train_text", &["report"]),
+    ("feature", &["n_best"]),
+];
+
+/// The same for options that other commands have, too, with another meaning: the command first.
+const BELONGS_IN: &[(&str, &str, &[&str])] = &[
+    ("translate", "weights", &["model"]),
+    ("eval", "weights", &["model"]),
+    ("score", "weights", &["model"]),
+    ("augment", "weights", &["model"]),
+    ("eval", "tag", &["src"]),
+    ("shortlist", "src", &["tgt"]),
+    ("shortlist", "tgt", &["src"]),
+    ("train", "force", &["resume"]),
+];
+
+/// Fails if an option is given without the flag that it belongs to.
+pub(super) fn refuse_idle_options(matches: &ArgMatches, command: &Command) -> Result<(), Error> {
+    let Some((name, matches)) = matches.subcommand() else { return Ok(()) };
+    let is_given = |id: &str| {
+        let source = matches.try_contains_id(id).is_ok().then(|| matches.value_source(id)).flatten();
+        source == Some(ValueSource::CommandLine)
+    };
+    let is_so = |flag: &&str| match flag.split_once('=') {
+        Some((flag, value)) => {
+            let given = matches.try_get_one::<String>(flag).ok().flatten();
+            is_given(flag) && given.is_some_and(|given| given == value)
+        }
+        None => is_given(flag),
+    };
+    let of_command = BELONGS_IN.iter().filter(|(of, ..)| *of == name).map(|(_, option, flags)| (option, flags));
+    let mut all = BELONGS.iter().map(|(option, flags)| (option, flags)).chain(of_command);
+    let Some((option, flags)) = all.find(|(option, flags)| is_given(option) && !flags.iter().any(&is_so)) else {
+        return Ok(());
+    };
+    let named = |id: &str| format!("--{}", id.replace('_', "-").replace('=', " "));
+    let flags: Vec<String> = flags.iter().map(|flag| named(flag)).collect();
+    let (option, flags) = (named(option), flags.join(" or "));
+    let message = format!("{option} is an option of {flags}\n  help: add {flags}\n");
+    Err(Error::raw(ErrorKind::MissingRequiredArgument, message).with_cmd(command))
 }
 
 #[cfg(test)]
@@ -179,5 +236,42 @@ mod tests {
             assert_eq!(text, format!("error: {option} is an option of {flag}\n  help: add {flag}\n"));
         }
         assert!(message("mt average runs/a --last 3").contains("--out <DIR>"));
+        // Also where another argument excludes the flag.
+        for line in [
+            "translate --beam-groups 2 --temperature 3",
+            "translate --patience 2 --mbr-model a",
+            "translate --mbr chrf --mbr-model a",
+            "eval --paired-bs --confidence-n 5",
+            "eval --sentence-level --train-text a",
+            "eval --hyp a --ref b --comet-precision int8",
+            "score --src a --tgt a --feature b",
+            "shortlist a --out b --trust-model-data --tgt c",
+            "train --config a --overwrite --force",
+        ] {
+            let option = line.split(' ').rfind(|word| word.starts_with("--")).unwrap();
+            assert!(
+                message(&format!("mt {line}")).starts_with(&format!("error: {option} is an option of --")),
+                "{line}"
+            );
+        }
+    }
+
+    /// The lists name arguments that there are.
+    #[test]
+    fn options_and_their_flags_are_arguments() {
+        let command = Cli::command();
+        let has = |command: &Command, id: &str| {
+            command.get_arguments().any(|argument| argument.get_id() == id.split('=').next().unwrap())
+        };
+        for (option, flags) in BELONGS {
+            let mut of: Vec<&Command> = command.get_subcommands().filter(|command| has(command, option)).collect();
+            assert!(!of.is_empty(), "{option}");
+            of.retain(|command| !flags.iter().any(|flag| has(command, flag)));
+            assert!(of.is_empty(), "{option}: {:?}", of[0].get_name());
+        }
+        for (name, option, flags) in BELONGS_IN {
+            let command = command.find_subcommand(name).unwrap();
+            assert!(has(command, option) && flags.iter().all(|flag| has(command, flag)), "{name} --{option}");
+        }
     }
 }

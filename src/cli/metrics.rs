@@ -57,7 +57,7 @@ pub struct MetricArgs {
     pub tokenize: Option<String>,
     /// BLEU: the SentencePiece model of --tokenize [default: as sacrebleu keeps it, ~/.sacrebleu/models/…], or the
     /// folder of MeCab's dictionary
-    #[arg(long, value_name = "PATH", requires = "tokenize", help_heading = "Metrics")]
+    #[arg(long, value_name = "PATH", help_heading = "Metrics")]
     pub tokenize_model: Option<PathBuf>,
     /// BLEU: ignore case; always on for a model that writes lower case
     #[arg(long, help_heading = "Metrics")]
@@ -76,42 +76,42 @@ pub struct MetricArgs {
     pub force: bool,
     /// chrF: maximum length of character n-grams
     #[arg(
-        long, requires = "chrf", default_value_t = 6, value_name = "N", help_heading = "Metrics",
+        long, default_value_t = 6, value_name = "N", help_heading = "Metrics",
         value_parser = clap::value_parser!(u8).range(1..=100)
     )]
     pub chrf_char_order: u8,
     /// chrF: maximum length of word n-grams
     #[arg(
-        long, requires = "chrf", default_value_t = 0, value_name = "N", help_heading = "Metrics",
+        long, default_value_t = 0, value_name = "N", help_heading = "Metrics",
         value_parser = clap::value_parser!(u8).range(0..=100)
     )]
     pub chrf_word_order: u8,
     /// chrF: how many times as important recall is as precision (β)
     #[arg(
-        long, requires = "chrf", default_value_t = 2, value_name = "N", help_heading = "Metrics",
+        long, default_value_t = 2, value_name = "N", help_heading = "Metrics",
         value_parser = clap::value_parser!(u32).range(0..=1000)
     )]
     pub chrf_beta: u32,
     /// chrF: include white space in character n-grams
-    #[arg(long, requires = "chrf", help_heading = "Metrics")]
+    #[arg(long, help_heading = "Metrics")]
     pub chrf_whitespace: bool,
     /// chrF: ignore case; always on for a model that writes lower case
-    #[arg(long, requires = "chrf", help_heading = "Metrics")]
+    #[arg(long, help_heading = "Metrics")]
     pub chrf_lowercase: bool,
     /// chrF: smooth orders without n-grams as chrF++.py, NLTK and Moses do
-    #[arg(long, requires = "chrf", help_heading = "Metrics")]
+    #[arg(long, help_heading = "Metrics")]
     pub chrf_eps_smoothing: bool,
     /// TER: separate punctuation from words
-    #[arg(long, requires = "ter", help_heading = "Metrics")]
+    #[arg(long, help_heading = "Metrics")]
     pub ter_normalized: bool,
     /// TER: remove punctuation
-    #[arg(long, requires = "ter", help_heading = "Metrics")]
+    #[arg(long, help_heading = "Metrics")]
     pub ter_no_punct: bool,
     /// TER: --ter-normalized and --ter-no-punct for Chinese and Japanese, too
-    #[arg(long, requires = "ter", help_heading = "Metrics")]
+    #[arg(long, help_heading = "Metrics")]
     pub ter_asian_support: bool,
     /// TER: respect case
-    #[arg(long, requires = "ter", help_heading = "Metrics")]
+    #[arg(long, help_heading = "Metrics")]
     pub ter_case_sensitive: bool,
 }
 

@@ -24,7 +24,7 @@ pub struct StrategyArgs {
     ///
     /// It is subtracted from the token's log-probability when a group chooses what to extend. It is not part of the
     /// score and not carried into later steps.
-    #[arg(long, value_name = "X", default_value_t = 0.5, requires = "beam_groups")]
+    #[arg(long, value_name = "X", default_value_t = 0.5)]
     pub diversity: f64,
     /// Sample tokens at random instead of searching for the best translation
     #[arg(long, conflicts_with_all = ["beam_groups", "patience"])]
@@ -37,26 +37,26 @@ pub struct StrategyArgs {
     )]
     pub mbr: Option<String>,
     /// The model of --mbr comet: hf:ORG/NAME or a folder
-    #[arg(long, value_name = "MODEL", default_value = DEFAULT_COMET, requires = "mbr")]
+    #[arg(long, value_name = "MODEL", default_value = DEFAULT_COMET)]
     pub mbr_model: String,
     /// Of what the search finds, take the translation that a model finds best which needs no reference (quality
     /// estimation): of the whole beam, or with --sample of --samples translations
     #[arg(long, group = "chosen")]
     pub rerank: bool,
     /// The model of --rerank: hf:ORG/NAME or a folder
-    #[arg(long, value_name = "MODEL", default_value = DEFAULT_QE, requires = "rerank")]
+    #[arg(long, value_name = "MODEL", default_value = DEFAULT_QE)]
     pub rerank_model: String,
     /// How many translations --mbr, or --rerank with --sample, draws for each sentence [default: 32]
-    #[arg(long, value_name = "N", requires = "chosen")]
+    #[arg(long, value_name = "N")]
     pub samples: Option<usize>,
     /// Divide logits by this before sampling: below 1, the distribution is sharper, above 1 flatter
-    #[arg(long, value_name = "X", default_value_t = 1.0, requires = "sample")]
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
     pub temperature: f64,
     /// Sample from only this many of the most probable tokens; 0: all
-    #[arg(long, value_name = "N", default_value_t = 0, requires = "sample")]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     pub top_k: usize,
     /// Sample from only the most probable tokens that together reach this probability
-    #[arg(long, value_name = "X", default_value_t = 1.0, requires = "sample")]
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
     pub top_p: f64,
 }
 

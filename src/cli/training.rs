@@ -36,7 +36,7 @@ pub struct TrainArgs {
     #[arg(long)]
     pub overwrite: bool,
     /// With --resume: go on even if the configuration has changed what is trained
-    #[arg(long, requires = "resume")]
+    #[arg(long)]
     pub force: bool,
     /// Print the plan (configuration, parameters, corpus, memory) without training; `mt check` also looks for faults
     /// in the text

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::shared::output::Output;
-use super::shared::synthesis::{self, Input, Maker};
-use super::shared::{languages, model};
+use super::shared::synthesis::{self, ChosenPairs, Input, Maker};
+use super::shared::{languages, model, reserved};
 use crate::cli::{AugmentArgs, Common};
 use crate::console::{info, note, tell};
 use crate::data::corpus::PairSource;
@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 
 /// Translates text in the target language back, into pairs to train on.
 pub(super) fn run(args: &AugmentArgs, common: &Common) -> Result<()> {
+    reserved::refuse(&args.out)?;
     let selection = synthesis::selection(&args.selection)?;
     let (mut first, mut others) = model::load_all(&args.models, common)?;
     let models = std::iter::once(&mut first).chain(&mut others);
@@ -51,7 +52,7 @@ pub(super) fn run(args: &AugmentArgs, common: &Common) -> Result<()> {
             let mark = args.mark.as_ref().map_or(String::new(), |mark| format!("{mark} "));
             [format!("{mark}{translation}"), text.to_owned()]
         };
-        let ([source, target], counts) = synthesis::choose(parts, *pairs, selection, pair)?;
+        let ChosenPairs { source, target, counts, .. } = synthesis::choose(parts, *pairs, selection, pair)?;
         info(synthesis::summary(key, counts));
         kept += counts.kept;
         if common.json {

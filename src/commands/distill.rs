@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::shared::output::print_json;
-use super::shared::synthesis::{self, Input, Maker};
+use super::shared::synthesis::{self, ChosenPairs, Input, Maker};
 use super::shared::{arguments, model};
 use super::train;
 use crate::cli::{Common, DistillArgs, RunArgs, SelectionArgs, TrainArgs};
@@ -65,7 +65,10 @@ pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
     let first = teachers.next().unwrap_or_else(|| Err(Error::usage("--teacher names no model")))?;
     let others = teachers.collect::<Result<_>>()?;
     let mut maker = Maker::new((first, others), &args.weights, &args.decode, common)?;
-    let open = |corpus: &CorpusConfig| texts::find_one(&corpus.location, common.offline)?.open(1.0, &tell);
+    let open = |corpus: &CorpusConfig| {
+        let text = texts::find_one(&corpus.location, common.offline)?;
+        text.with_weights(corpus.weights.clone()).open(1.0, &tell)
+    };
     let corpora: Vec<Box<dyn PairSource>> = config.data.train.iter().map(open).collect::<Result<_>>()?;
     let lines: usize = corpora.iter().map(|pairs| pairs.len()).sum();
     let progress = synthesis::progress(lines);
@@ -93,12 +96,13 @@ pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
     let (mut distilled, mut reports) = (Vec::new(), Vec::new());
     for (key, parts, corpus, pairs) in &made {
         let pair = |source: &str, target: &str| [source.to_owned(), target.to_owned()];
-        let ([source, target], counts) = synthesis::choose(parts, *pairs, selection, pair)?;
+        let ChosenPairs { source, target, weights, counts } = synthesis::choose(parts, *pairs, selection, pair)?;
         info(synthesis::summary(key, counts));
         reports.push(json!({ "corpus": key, "counts": counts }));
         if counts.kept > 0 {
             let location = CorpusLocation::files(absolute(&source)?, absolute(&target)?);
-            distilled.push(CorpusConfig { location, weights: None, ..(*corpus).clone() });
+            let weights = weights.as_deref().map(absolute).transpose()?;
+            distilled.push(CorpusConfig { location, weights, ..(*corpus).clone() });
         }
     }
     if distilled.is_empty() {

@@ -37,6 +37,13 @@ pub(super) fn run(args: &EmbedArgs, common: &Common) -> Result<()> {
     let of_model = loaded.files();
     refuse_inputs(args.output.as_deref(), lines.path().into_iter().chain(of_model.iter().map(PathBuf::as_path)))?;
     let is_tensor = |path: &&Path| path.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors"));
+    let other = args.output.as_deref().and_then(Path::extension).and_then(|extension| extension.to_str());
+    if let Some(extension) = other.filter(|extension| ["npy", "npz", "pt", "pth", "h5", "parquet"].contains(extension))
+    {
+        let error =
+            Error::usage(format!("vectors are written as JSON, or all together as a tensor, not as .{extension}"));
+        return Err(error.help("name a file .jsonl or .safetensors"));
+    }
     let tensor_file = args.output.as_deref().filter(is_tensor);
     // Opening the output file empties it, so make sure first that the input can be read. A tensor file is written only
     // at the end.

@@ -30,6 +30,7 @@ use crate::config::MOST_THREADS;
 use crate::device::DeviceName;
 use crate::error::{Error, Result};
 use crate::file;
+use crate::ops::simd;
 use shared::signals;
 pub use shared::signals::end_if_interrupted;
 
@@ -38,6 +39,7 @@ pub fn run(cli: &Cli) -> Result<()> {
     signals::end_the_first_process();
     file::fail_at_size_limits();
     let common = &cli.common;
+    simd::check_environment()?;
     // Commands that need no device accept the flag too, but not a wrong value.
     if let Some(device) = &common.device {
         device.parse::<DeviceName>()?;

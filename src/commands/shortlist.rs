@@ -1,9 +1,9 @@
 //! `mt shortlist`
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::shared::model;
-use super::shared::output::{Replacement, print_json, refuse_inputs, refuse_unwritable};
+use super::shared::output::{Replacement, is_stdout, print_json, refuse_inputs, refuse_unwritable};
 use crate::cli::{Common, ShortlistArgs};
 use crate::console::{info, pairs_bar, tell};
 use crate::data::lexicon::{Lexicon, Pair, most_frequent};
@@ -22,7 +22,7 @@ pub(super) fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     if args.best == 0 || args.sample_lines == 0 {
         return Err(Error::usage("--best and --sample-lines must be at least 1"));
     }
-    if args.out == Path::new("-") {
+    if is_stdout(&args.out) {
         return Err(Error::usage("a shortlist cannot go to stdout").help("name a file with --out"));
     }
     refuse_unwritable(&args.out)?;

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use indicatif::ProgressBar;
 use rayon::prelude::*;
 
+use super::shared::answered::AnsweredLines;
 use super::shared::input::Lines;
 use super::shared::output::{Output, refuse_inputs};
 use crate::checkpoint;
@@ -46,14 +48,26 @@ fn each_line(args: &TokenizeArgs, common: &Common, f: impl Fn(&Tokenizer, &str) 
     // Opening empties the output file, so first make sure that the input can be read.
     let mut lines = input.next()?;
     let mut output = Output::open(args.output.as_deref())?;
+    let written = match input.is_interactive() {
+        true => AnsweredLines::default(),
+        false => AnsweredLines::watch(args.output.as_deref(), ProgressBar::hidden())?,
+    };
+    let mut refused = None;
     while !lines.is_empty() && !output.is_closed() {
         let results: Vec<String> = lines.par_iter().map(|line| f(&tokenizer, line)).collect();
-        results.iter().try_for_each(|line| output.line(line))?;
-        output.flush()?;
-        lines = input.next()?;
+        let result = written.write(results.len(), || {
+            results.iter().try_for_each(|line| output.line(line))?;
+            written.note(input.warnings());
+            output.flush()
+        });
+        result.map_err(|error| written.how_far(error, output.cut_back()))?;
+        lines = input.next().unwrap_or_else(|error| {
+            refused = Some(error);
+            Vec::new()
+        });
     }
     input.warnings().into_iter().for_each(warning);
-    output.flush()
+    refused.map_or(Ok(()), Err)
 }
 
 /// The tokenizer that the flags choose, and the files that no output may replace: that of the tokenizer, or those of

@@ -12,7 +12,7 @@ use super::shared::decimals::decimals;
 use super::shared::input::Lines;
 use super::shared::languages;
 use super::shared::line_summary::LineSummary;
-use super::shared::output::{Output, is_same_file, refuse_inputs};
+use super::shared::output::{Output, is_same_file, is_stdout, refuse_inputs};
 use super::shared::requests::{Requests, Window};
 use super::shared::suspicious::SuspiciousLines;
 use super::shared::tags::{self, Tags};
@@ -259,7 +259,7 @@ impl<'a> Writer<'a> {
 fn check(args: &TranslateArgs) -> Result<()> {
     if let Some(file) = &args.attention {
         let help = "give --attention a file of its own";
-        if file == Path::new("-") {
+        if is_stdout(file) {
             return Err(Error::usage("--attention cannot go to stdout").help(help));
         }
         if is_same_file(args.output.as_deref(), Some(file)) {

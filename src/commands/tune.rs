@@ -205,12 +205,14 @@ fn smooth(trials: &mut [Trial]) {
 
 /// The best trial, and that of the model's own values. Smoothed scores decide: where a little more penalty is much
 /// worse, a good score is chance, and other text may have a bad one. Among those with equal ones, the best score wins,
-/// then the model's own values, then the narrower beam.
+/// then the model's own values, then the narrower beam, then the model's own penalty.
 fn choose(trials: &[Trial], own: (usize, LengthPenalty)) -> (&Trial, &Trial) {
     let before = trials.iter().find(|trial| (trial.beam, trial.penalty) == own).unwrap_or(&trials[0]);
     let is_better = |one: &Trial, than: &Trial| [one.smoothed, one.score] > [than.smoothed, than.score];
     let best = trials.iter().fold(before, |best, trial| if is_better(trial, best) { trial } else { best });
-    (best, before)
+    // A beam of 1 finds the same with every penalty.
+    let is_as_good = |trial: &&Trial| trial.beam == best.beam && !is_better(best, trial) && trial.penalty == own.1;
+    (trials.iter().find(is_as_good).unwrap_or(best), before)
 }
 
 /// The flags of which the best value is the last that was tried.

@@ -41,6 +41,7 @@ pub(super) fn resolve(merged: &Table, root: PathBuf, report: &mut Report) -> Res
     together.tie(&config);
     together.lengths(&config);
     together.schedule(&config.train.schedule);
+    together.init_layers(&config);
     together.comet(&config);
     together.plateau(&config);
     together.freeze(&config);
@@ -194,13 +195,15 @@ impl Together<'_> {
         }
         let is_sampled = tokenizer.subword_sampling().is_some();
         for (key, is_idle, needed) in [
-            ("nbest", nbest > 0 && alpha == 0.0, "`alpha`"),
-            ("side", side != SampledSide::Both && !is_sampled, "`tokenizer.dropout`, or `alpha`"),
-            ("epochs", epochs > 0 && !is_sampled, "`tokenizer.dropout`, or `alpha`"),
+            ("nbest", nbest > 0 && alpha == 0.0, "`alpha`, too"),
+            // The best alone.
+            ("alpha", nbest == 1 && alpha > 0.0, "`nbest` to more than 1, or to 0 for all segmentations"),
+            ("side", side != SampledSide::Both && !is_sampled, "`tokenizer.dropout`, or `alpha`, too"),
+            ("epochs", epochs > 0 && !is_sampled, "`tokenizer.dropout`, or `alpha`, too"),
         ] {
             if is_idle {
                 let what = format!("`tokenizer.sampling.{key}` has no effect: text is not split at random");
-                let error = Error::usage(what).help(format!("set {needed}, too; or leave `{key}` out"));
+                let error = Error::usage(what).help(format!("set {needed}; or leave `{key}` out"));
                 self.add(&[&format!("tokenizer.sampling.{key}")], error);
             }
         }
@@ -274,6 +277,14 @@ impl Together<'_> {
             );
             let help = "leave `first_position` out";
             self.add(&["model.first_position", "model.positions"], Error::usage(what).help(help));
+        }
+        if model.positions == PositionKind::Learned && model.sinusoid != ModelConfig::default().sinusoid {
+            let (sinusoid, kind) = (model.sinusoid, model.positions);
+            let what = format!(
+                "`model.sinusoid` = \"{sinusoid}\" is for sinusoidal positions, but `model.positions` = \"{kind}\""
+            );
+            let error = Error::usage(what).help("leave `sinusoid` out");
+            self.add(&["model.sinusoid", "model.positions"], error);
         }
         if model.positions == PositionKind::Rotary && !model.d_k.is_multiple_of(2) {
             let what = format!(
@@ -433,6 +444,20 @@ impl Together<'_> {
             let what = "`train.exponential_average` is not computed of factors (`train.low_rank`)";
             let error = Error::usage(what).help("set `train.average_last` instead, or leave one of them out");
             self.add(&["train.exponential_average", "train.low_rank"], error);
+        }
+    }
+
+    /// Checks that there is a model of which layers can be taken.
+    fn init_layers(&mut self, config: &Config) {
+        let train = &config.train;
+        let stacks = ["encoder", "decoder"].into_iter();
+        for stack in stacks.filter(|stack| train.init_layers.of(stack).is_some_and(|layers| !layers.is_empty())) {
+            if train.init.is_none() {
+                let key = format!("train.init_layers.{stack}");
+                let what = format!("`{key}` names layers of a model, and `train.init` names no model");
+                let help = "set `train.init` to the model, or leave `train.init_layers` out";
+                self.add(&[&key], Error::usage(what).help(help));
+            }
         }
     }
 

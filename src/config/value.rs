@@ -53,6 +53,9 @@ pub(super) fn check_value(path: &str, value: &Value, kind: &Kind) -> Result<(), 
         (Kind::Text, Value::Text(text)) if !text.trim().is_empty() => Ok(()),
         (Kind::Text, _) => wrong("text in quotes, not empty"),
         (Kind::Texts, _) => wrong("a list of texts in quotes"),
+        (Kind::Integers { most }, Value::List(items)) if items.len() as i128 > *most => {
+            wrong(&format!("a list of at most {most} whole numbers"))
+        }
         (Kind::Integers { most }, Value::List(items)) => items.iter().enumerate().try_for_each(|(i, item)| {
             check_value(&format!("{path}[{i}]"), &item.value, &Kind::Integer { least: 0, most: *most })
         }),

@@ -5,23 +5,33 @@ use std::path::PathBuf;
 
 use super::training::{TrainingData, about};
 use crate::data::corpus::{PairSource, Side, is_blank, read_all};
-use crate::data::tags::{listed, unknown_word};
+use crate::data::tags::{is_read_as_text, listed, unknown_word};
 use crate::data::texts::{Named, Texts};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::data::{CorpusConfig, DataConfig};
 use crate::error::{Error, Result};
+use crate::escape::quoted;
+use crate::notice::Notice;
 
 /// About how many lines of the validation or test set to look at.
 const SAMPLED: usize = 1000;
 /// A line's tag is among this many tokens at its beginning.
 const FIRST: usize = 16;
 
-/// Refuses corpora whose tag the vocabulary does not have. Nothing is refused if it is not known which strings are
-/// tags.
-pub fn refuse_unknown(texts: &Texts, source: &Tokenizer) -> Result<()> {
+/// Refuses corpora whose tag the vocabulary does not have. If it is not known which strings are tags, there is a
+/// warning.
+pub fn refuse_unknown(texts: &Texts, source: &Tokenizer, tell: &dyn Fn(Notice)) -> Result<()> {
     let tags = source.language_tags();
     if tags.is_empty() {
+        let is_text = |named: &Named<'_>| named.text.tag().is_some_and(|tag| is_read_as_text(tag, source));
+        if let Some(Named { text, key, .. }) = texts.all().find(is_text) {
+            let tag = quoted(text.tag().unwrap_or_default());
+            tell(Notice::Warning(format!(
+                "`{key}.tag`: the vocabulary has no tags, so {tag} is read as text like any other (`tokenizer.tags` \
+                 adds them to a model's own vocabulary)"
+            )));
+        }
         return Ok(());
     }
     let unknown = texts.all().filter_map(|Named { text, key, .. }| {

@@ -1,7 +1,7 @@
 //! Text that a vocabulary can hardly write: unknown tokens, and characters spelt in bytes; and text that was split
 //! before.
 
-use crate::data::tokenizer::Tokenizer;
+use crate::data::tokenizer::{Tokenizer, TokenizerKind};
 use crate::data::tokenizers::Tokenizers;
 
 /// Warn from this per cent of unknown tokens on.
@@ -65,7 +65,15 @@ pub fn warnings(set: &str, tokenizers: &Tokenizers, is_learnt: bool, pairs: &[(V
         let of = format!("% of the {side} tokens of the {set} text");
         if share(unknown) >= MANY_UNKNOWN {
             let (share, of) = (share(unknown), &of);
-            Some(format!("{share} {of} are unknown to the tokenizer: it may have been learnt from other text"))
+            // One that is learnt lacks only rare pieces.
+            let why = match is_learnt && set == TRAINING {
+                true => {
+                    "its words are the pieces of tokenizer.kind = \"subword-nmt\": name the codes that split them \
+                     (tokenizer.codes), or give text that subword-nmt has split"
+                }
+                false => "it may have been learnt from other text",
+            };
+            Some(format!("{share} {of} are unknown to the tokenizer: {why}"))
         } else if share(bytes) >= MANY_BYTES {
             let why = match is_learnt {
                 true if set != TRAINING => {
@@ -86,22 +94,43 @@ pub fn warnings(set: &str, tokenizers: &Tokenizers, is_learnt: bool, pairs: &[(V
 }
 
 /// Warnings if the training text looks as if other programs had split it: into subwords, or punctuation from words.
-pub fn split_already(tokenizers: &Tokenizers, pairs: &[(Vec<u32>, Vec<u32>)]) -> Vec<String> {
-    let (mut marked, mut apart) = (0, 0);
+/// Of a vocabulary of `kind`, which is learnt from it.
+pub fn split_already(tokenizers: &Tokenizers, kind: TokenizerKind, pairs: &[(Vec<u32>, Vec<u32>)]) -> Vec<String> {
+    let (mut marked, mut apart, mut spaced, mut twice) = (0, 0, 0, 0);
     for (source, target) in pairs {
         let texts = [tokenizers.source.decode(source), tokenizers.target.decode(target)];
         marked += usize::from(texts.iter().any(|text| text.contains("@@ ")));
         apart += usize::from(texts.iter().any(|text| text.ends_with(" .")));
+        spaced += usize::from(texts.iter().any(|text| text.contains(" \u{2581}")));
+        // A mark that was split as if it were text.
+        let is_split = |ids: &[u32], tokenizer: &Tokenizer| {
+            ids.iter().any(|id| tokenizer.piece(*id).is_some_and(|piece| piece.ends_with("@@@")))
+        };
+        twice += usize::from(is_split(source, &tokenizers.source) || is_split(target, &tokenizers.target));
     }
+    // Text of subword-nmt is split, and mostly tokenised.
+    let is_raw = kind == TokenizerKind::Bpe;
     let are_many = |part: usize, most: usize| part * 100 >= most * pairs.len().max(1);
     let mut warnings = Vec::new();
-    if are_many(marked, MANY_MARKED) {
+    if is_raw && are_many(marked, MANY_MARKED) {
         warnings.push(
             "the training text holds `@@ `, as subword-nmt writes it: set tokenizer.kind = \"subword-nmt\" without \
              tokenizer.codes, or give the text as it was before"
                 .to_owned(),
         );
-    } else if are_many(apart, MANY_APART) {
+    } else if are_many(twice, MANY_MARKED) {
+        warnings.push(
+            "the training text holds `@@`, as subword-nmt writes it, and tokenizer.codes split it once more: leave the \
+             codes out, or give the text as it was before"
+                .to_owned(),
+        );
+    } else if is_raw && are_many(spaced, MANY_MARKED) {
+        warnings.push(
+            "words of the training text begin with \u{2581}, as SentencePiece writes them: give the text as it was \
+             before; tokenizer.path names the model that split it"
+                .to_owned(),
+        );
+    } else if is_raw && are_many(apart, MANY_APART) {
         warnings.push(
             "lines of the training text end in a full stop with a space before it: text need not be tokenised, and \
              translations would come out like it"
@@ -135,11 +164,12 @@ mod tests {
         let tokenizers = Tokenizers { source: tokenizer.clone(), target: tokenizer.clone() };
         let said = |lines: &[&str]| {
             let pair = |line: &&str| (tokenizer.encode(line), tokenizer.encode("The cat sleeps."));
-            split_already(&tokenizers, &lines.iter().map(pair).collect::<Vec<_>>()).concat()
+            split_already(&tokenizers, TokenizerKind::Bpe, &lines.iter().map(pair).collect::<Vec<_>>()).concat()
         };
         assert_eq!(said(&raw), "");
         assert_eq!(said(&["He writes to a@@b .", "The cat sleeps.", "A dog runs home."]), "");
         assert!(said(&["A d@@ og runs .", "The cat sleeps ."]).contains("`@@ `"));
         assert!(said(&["A dog runs home .", "The cat sleeps ."]).contains("full stop"));
+        assert!(said(&["▁A ▁dog ▁run s .", "The cat sleeps."]).contains("SentencePiece"));
     }
 }

@@ -19,6 +19,13 @@ pub fn unknown_word<'w>(tag: &'w str, tokenizer: &Tokenizer) -> Option<&'w str> 
     tag.split_whitespace().find(|word| !is_known(word))
 }
 
+/// Whether a model without tags would read a corpus's tag, or that of `--tag`, as text, word by word.
+pub fn is_read_as_text(tag: &str, tokenizer: &Tokenizer) -> bool {
+    let is_piece = |word: &str| tokenizer.pieces(word).iter().any(|piece| piece == word);
+    // A piece that another program treats as a tag is a tag, too.
+    tokenizer.language_tags().is_empty() && unknown_word(tag, tokenizer).is_some_and(|word| !is_piece(word))
+}
+
 /// The languages for which a vocabulary has tags: codes, with their tags.
 pub struct LanguageTags<'t> {
     known: Vec<(String, String)>,

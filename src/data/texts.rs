@@ -105,6 +105,12 @@ impl Text {
         files.iter().all(|file| file.is_file())
     }
 
+    /// With a file of the weights of its pairs, if there is one.
+    #[must_use]
+    pub fn with_weights(self, weights: Option<PathBuf>) -> Self {
+        Self { weights, ..self }
+    }
+
     /// Its name in messages.
     pub fn name(&self) -> &Path {
         match &self.files {
@@ -266,7 +272,7 @@ impl Texts {
         let mut train = Vec::with_capacity(config.train.len());
         for (index, corpus) in config.train.iter().enumerate() {
             let text = find(&corpus.location, &corpus.tag, &corpus.languages, &format!("data.train[{index}]"));
-            train.extend(text.map(|text| (Text { weights: corpus.weights.clone(), ..text }, corpus.weight)));
+            train.extend(text.map(|text| (text.with_weights(corpus.weights.clone()), corpus.weight)));
         }
         let valid = config.valid.as_ref().and_then(|set| find(&set.location, &set.tag, &set.languages, "data.valid"));
         let test = config.test.as_ref().and_then(|set| find(&set.location, &set.tag, &set.languages, "data.test"));

@@ -35,11 +35,12 @@ pub fn no_sampling(config: &TokenizerConfig, mut sides: Range<usize>, tokenizer:
         RandomSplit::Dropout(_) => (
             format!("`tokenizer.dropout` = {}, but this tokenizer has no BPE-dropout", config.dropout),
             "leave it out, or use a tokenizer.json of byte-pair encoding; a SentencePiece unigram model has \
-             `tokenizer.sampling.alpha` instead",
+             `tokenizer.sampling.alpha` instead, and a SentencePiece BPE model has neither",
         ),
         RandomSplit::Unigram { alpha, .. } => (
             format!("`tokenizer.sampling.alpha` = {alpha}, but this tokenizer is no SentencePiece unigram model"),
-            "leave it out; byte-pair encoding has `tokenizer.dropout` instead",
+            "leave it out; byte-pair encoding in a tokenizer.json has `tokenizer.dropout` instead, and a SentencePiece \
+             BPE model has neither",
         ),
     };
     Some(Error::usage(what).help(help))
@@ -148,6 +149,11 @@ impl Tokenizers {
     /// Whether these are the same, to the last byte of their files.
     pub fn is_same(&self, other: &Self) -> bool {
         self.is_joint() == other.is_joint() && self.digest() == other.digest()
+    }
+
+    /// Whether these codes split the text of each side.
+    pub fn has_codes(&self, codes: &[Option<Codes>; 2]) -> bool {
+        [&self.source, &self.target].iter().zip(codes).all(|(tokenizer, codes)| tokenizer.merges() == codes.as_ref())
     }
 
     /// Whether a directory holds tokenizers.

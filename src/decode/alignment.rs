@@ -86,7 +86,13 @@ fn translation_parts<'t>(reader: &Reader, line: &str, translation: &'t Translati
     let is_language_last = source.language_last();
     let parts = &translation.parts;
     let own: Vec<&[u32]> = parts.iter().map(|part| part.ids.get(part.added..).unwrap_or_default()).collect();
-    let numbers = line_words(source, line, &own);
+    // A language that a line names is a word of it, which the source's text lacks.
+    let after = source.language_tag(line).filter(|_| !source.languages().is_empty());
+    let after = after.and_then(|tag| line.trim_start().strip_prefix(tag));
+    let first = usize::from(after.is_some_and(|rest| rest.starts_with(char::is_whitespace)));
+    let counted = |number: Number| number.map(|number| number + first);
+    let numbers: Vec<Vec<Number>> =
+        line_words(source, line, &own).into_iter().map(|part| part.into_iter().map(counted).collect()).collect();
     let of_candidate = |candidate: &Candidate| {
         let Candidate { tokens, joints, .. } = candidate;
         let starts = [0].into_iter().chain(joints.iter().copied());

@@ -9,7 +9,7 @@ choice! {
     /// A formula for the penalty of a length.
     pub enum PenaltyKind {
         /// `((5 + |Y|) / 6)^α`: Wu et al. 2016, "Google's Neural Machine Translation System", equation 14, without the
-        /// coverage term. Tensor2Tensor, Sockeye and OpenNMT use it.
+        /// coverage term. Tensor2Tensor, JoeyNMT and OpenNMT use it.
         Gnmt = "gnmt",
         /// `|Y|^α`, as in fairseq, Marian, Hugging Face and CTranslate2.
         Power = "power",

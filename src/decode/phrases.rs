@@ -1,6 +1,7 @@
 //! Phrases that a translation must contain, as an automaton over tokens (Aho and Corasick 1975): how far a hypothesis
 //! has come with each of them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::surfaces::Surfaces;
@@ -88,13 +89,13 @@ impl Phrases {
 
     /// Finds the suffix of each node. A form begins only where a word may begin.
     fn link(&mut self) {
-        for node in 1..self.nodes.len() {
-            let tokens = &self.nodes[node].tokens;
+        let nodes: HashMap<&[u32], usize> = (0..).zip(&self.nodes).map(|(i, node)| (&node.tokens[..], i)).collect();
+        let suffix = |Node { tokens, .. }: &Node| {
             let starts = (1..tokens.len()).filter(|&start| !self.surfaces.joins(tokens[start - 1], tokens[start]));
-            let mut ends = starts.map(|start| &tokens[start..]);
-            let suffix = ends.find_map(|end| self.nodes.iter().position(|node| node.tokens == end));
-            self.nodes[node].suffix = suffix.unwrap_or(Self::ROOT);
-        }
+            starts.map(|start| &tokens[start..]).find_map(|end| nodes.get(end).copied()).unwrap_or(Self::ROOT)
+        };
+        let suffixes: Vec<usize> = self.nodes[1..].iter().map(suffix).collect();
+        self.nodes[1..].iter_mut().zip(suffixes).for_each(|(node, suffix)| node.suffix = suffix);
     }
 
     fn child(&self, node: usize, token: u32) -> Option<usize> {
@@ -113,6 +114,10 @@ impl Phrases {
 
     /// The progress with one more token, which does not end the hypothesis.
     pub fn after(&self, before: &Progress, token: u32) -> Progress {
+        // What writes nothing, such as a language, changes nothing.
+        if self.surfaces.writes_nothing(token) {
+            return before.clone();
+        }
         let mut found = before.found.clone();
         let joins = before.last.is_some_and(|last| self.surfaces.joins(last, token));
         if joins {

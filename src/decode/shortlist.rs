@@ -16,6 +16,8 @@ use sha2::{Digest, Sha256};
 
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
+use crate::file;
+use crate::limits::WHOLE_FILE_BYTES;
 
 /// Key of the metadata; its value is a JSON object.
 const ABOUT: &str = "mt";
@@ -103,7 +105,8 @@ impl Shortlist {
     /// # Errors
     /// It cannot be read, is damaged, or was made for another model.
     pub fn load(path: &Path, tokenizers: &Tokenizers) -> Result<Self> {
-        let bytes = std::fs::read(path).map_err(|error| Error::io("read the shortlist", path, error))?;
+        let bytes =
+            file::read_at_most(path, WHOLE_FILE_BYTES).map_err(|error| Error::io("read the shortlist", path, error))?;
         let help = "make it again with `mt shortlist`";
         let damaged =
             |why: &str| Error::failure(format!("this is not a shortlist, or it is damaged: {why}")).at(path).help(help);

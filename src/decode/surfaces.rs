@@ -33,6 +33,11 @@ impl Surfaces {
         self.texts.get(token as usize).map_or(&[], AsRef::as_ref)
     }
 
+    /// Whether a token is known to write nothing.
+    pub fn writes_nothing(&self, token: u32) -> bool {
+        self.texts.get(token as usize).is_some_and(|text| text.is_empty())
+    }
+
     /// The text of tokens.
     pub fn texts(&self, tokens: &[u32]) -> Vec<u8> {
         tokens.iter().flat_map(|token| self.text(*token)).copied().collect()
@@ -66,12 +71,15 @@ fn is_of_word(character: char) -> bool {
     is_spaced && !is_of_kana && (character.is_alphanumeric() || is_mark())
 }
 
+/// The most bytes of a character.
+const CHARACTER: usize = 4;
+
 /// Whether text begins with a character of a word. For an incomplete character, the first byte shows the script well
 /// enough: in UTF-8, E2 begins punctuation and symbols, E3 to E9 kana and Chinese characters, EF and F0 wide forms and
 /// emoji.
 pub(super) fn begins_in_word(text: &[u8]) -> bool {
     let Some(&first) = text.first() else { return false };
-    match text.utf8_chunks().next().and_then(|chunk| chunk.valid().chars().next()) {
+    match text[..text.len().min(CHARACTER)].utf8_chunks().next().and_then(|chunk| chunk.valid().chars().next()) {
         Some(character) => is_of_word(character),
         None => !matches!(first, 0xE2..=0xE9 | 0xEF..),
     }
@@ -79,7 +87,7 @@ pub(super) fn begins_in_word(text: &[u8]) -> bool {
 
 /// Whether text ends with a character of a word, or inside a character.
 pub(super) fn ends_in_word(text: &[u8]) -> bool {
-    let last = text.utf8_chunks().last();
+    let last = text[text.len().saturating_sub(2 * CHARACTER)..].utf8_chunks().last();
     last.is_some_and(|chunk| !chunk.invalid().is_empty() || chunk.valid().chars().next_back().is_some_and(is_of_word))
 }
 

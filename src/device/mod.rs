@@ -3,6 +3,7 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 pub mod libraries;
+pub mod processor;
 
 use std::path::Path;
 use std::str::FromStr;

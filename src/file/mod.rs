@@ -179,13 +179,20 @@ pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     text(read(path)?)
 }
 
-/// As [`read`], but not through a link: of a file that is shown, in a directory that others may have made. (Weights and
-/// tokenizers may be links, as in the hub's cache.)
+/// As [`read_at_most`], but not through a link: of a file that is shown, in a directory that others may have made.
+/// (Weights and tokenizers may be links, as in the hub's cache.)
 pub(crate) fn read_own(path: &Path) -> io::Result<Vec<u8>> {
     let (folder, name) = Folder::containing(path)?;
     let mut bytes = Vec::new();
-    folder.read(name)?.read_to_end(&mut bytes)?;
+    folder.read(name)?.take(limits::WHOLE_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limits::WHOLE_FILE_BYTES {
+        return Err(too_large(limits::WHOLE_FILE_BYTES));
+    }
     fetched(bytes)
+}
+
+fn too_large(most: u64) -> io::Error {
+    io::Error::other(format!("larger than {most} bytes"))
 }
 
 /// As [`read_text`], but not through a link, as [`read_own`].
@@ -197,14 +204,14 @@ fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
 }
 
-/// Fails if a file consists mostly of holes, as after a download that only allocated it: reading it would take as long
-/// as if it had been written. (Some network file systems count no blocks.)
+/// Fails if a huge file consists mostly of holes, as after a download that only allocated it: reading it would take as
+/// long as if it had been written. (Some network file systems count no blocks.)
 pub(crate) fn refuse_holes(file: &File) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt;
     const BLOCK: u64 = 512;
     let metadata = file.metadata()?;
-    let written = metadata.blocks().saturating_mul(BLOCK);
-    match written > 0 && written < metadata.len() / limits::MOST_SPARSE {
+    let (size, written) = (metadata.len(), metadata.blocks().saturating_mul(BLOCK));
+    match size >= limits::SPARSE_BYTES && written > 0 && written < size / limits::MOST_SPARSE {
         true => Err(io::Error::new(io::ErrorKind::InvalidData, "most of its bytes were never written: fetch it again")),
         false => Ok(()),
     }
@@ -231,7 +238,7 @@ pub(crate) fn read_at_most(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_regular(path)?.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
-        return Err(io::Error::other(format!("larger than {most} bytes")));
+        return Err(too_large(most));
     }
     fetched(bytes)
 }

@@ -4,6 +4,35 @@
 //! body for AVX-512, for AVX2 and for the build's baseline (NEON on aarch64), and picks one when it is called.
 //! Because a body is compiled several times, results may differ in the last bit between *machines*; on one machine
 //! they never do.
+//!
+//! [`instructions`] is the only place that asks what the processor has. The variable [`LIMIT`] keeps newer instructions
+//! from being used, so that tests can run everything as an older processor would.
+
+use std::sync::OnceLock;
+
+use crate::choice::choice;
+use crate::error::Result;
+
+/// The environment variable that names the newest instructions to use.
+pub const LIMIT: &str = "MT_MAX_ISA";
+
+choice! {
+    /// Instruction sets, each with all before it: the values of [`LIMIT`].
+    pub enum InstructionSet {
+        /// Whatever the build's target guarantees.
+        Baseline = "baseline",
+        /// AVX2 and FMA.
+        Avx2 = "avx2",
+        /// AVX-512 F, BW, DQ and VL.
+        Avx512 = "avx512",
+        /// AVX-512's products of 8-bit integers.
+        Avx512Vnni = "avx512-vnni",
+        /// AVX-512's products of bfloat16.
+        Avx512Bf16 = "avx512-bf16",
+        /// AMX's products of tiles.
+        Amx = "amx",
+    }
+}
 
 /// The instruction sets a kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,20 +45,125 @@ pub enum Level {
     Baseline,
 }
 
-/// The best level this machine supports.
+/// The instructions that this process uses: those that the processor and the operating system have, up to [`LIMIT`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instructions {
+    /// The best level.
+    pub level: Level,
+    /// AVX-512's products of 8-bit integers.
+    pub vnni: bool,
+    /// AVX-512's products of bfloat16.
+    pub bf16: bool,
+    /// AMX's products of 8-bit integers and of bfloat16; `bf16` is true, too.
+    pub amx: bool,
+}
+
+impl Instructions {
+    /// What there is, up to a limit.
+    pub(crate) fn detect(most: InstructionSet) -> Self {
+        let mut found = Self { level: Level::Baseline, vnni: false, bf16: false, amx: false };
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::is_x86_feature_detected as has;
+            let allows = |set: InstructionSet| most as u8 >= set as u8;
+            if allows(InstructionSet::Avx2) && has!("avx2") && has!("fma") {
+                found.level = Level::Avx2;
+            }
+            let has_avx512 = has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
+            if allows(InstructionSet::Avx512) && has!("fma") && has_avx512 {
+                found.level = Level::Avx512;
+                found.vnni = allows(InstructionSet::Avx512Vnni) && has!("avx512vnni");
+                found.bf16 = allows(InstructionSet::Avx512Bf16) && has!("avx512bf16");
+            }
+            found.amx = allows(InstructionSet::Amx) && found.bf16 && has_amx();
+        }
+        // Elsewhere nothing is chosen at run time.
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (most, &mut found);
+        found
+    }
+}
+
+/// The instructions that this process uses.
+#[inline]
+pub fn instructions() -> Instructions {
+    static FOUND: OnceLock<Instructions> = OnceLock::new();
+    // A wrong limit is reported by `check_environment`.
+    *FOUND.get_or_init(|| Instructions::detect(limit().unwrap_or(InstructionSet::Amx)))
+}
+
+/// Whether this process uses an instruction set.
+pub fn uses(set: InstructionSet) -> bool {
+    let Instructions { level, vnni, bf16, amx } = instructions();
+    match set {
+        InstructionSet::Baseline => true,
+        InstructionSet::Avx2 => level != Level::Baseline,
+        InstructionSet::Avx512 => level == Level::Avx512,
+        InstructionSet::Avx512Vnni => vnni,
+        InstructionSet::Avx512Bf16 => bf16,
+        InstructionSet::Amx => amx,
+    }
+}
+
+/// The best level that this process uses.
 #[inline]
 pub fn level() -> Level {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::is_x86_feature_detected as has;
-        if has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") && has!("fma") {
-            return Level::Avx512;
-        }
-        if has!("avx2") && has!("fma") {
-            return Level::Avx2;
-        }
+    instructions().level
+}
+
+/// The newest instructions that may be used.
+fn limit() -> Result<InstructionSet> {
+    let variable = std::env::var_os(LIMIT).filter(|value| !value.is_empty());
+    let Some(value) = variable else { return Ok(InstructionSet::Amx) };
+    InstructionSet::from_flag(LIMIT, &value.to_string_lossy())
+}
+
+/// Checks the variables that this module reads: once, when the program starts.
+///
+/// # Errors
+/// [`LIMIT`] names no instruction set.
+pub fn check_environment() -> Result<()> {
+    limit().map(|_| ())
+}
+
+/// Whether the processor has AMX for 8-bit integers and bfloat16, with tile registers as large as kernels need, and the
+/// operating system lets this process use it. (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1,
+/// chapter 18.)
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn has_amx() -> bool {
+    use std::arch::asm;
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+    const BF16: u32 = 1 << 22;
+    const TILE: u32 = 1 << 24;
+    const INT8: u32 = 1 << 25;
+    const ALL: u32 = BF16 | TILE | INT8;
+    /// Bits of the processor's state: the configuration of tile registers, and their contents.
+    const STATE: u32 = 1 << 17 | 1 << TILE_DATA;
+    const TILE_DATA: libc::c_long = 18;
+    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+
+    let has_xgetbv = __cpuid(1).ecx & 1 << 27 != 0;
+    if __cpuid(0).eax < 0x1d || !has_xgetbv || __cpuid_count(7, 0).edx & ALL != ALL {
+        return false;
     }
-    Level::Baseline
+    // Palette 1: eight registers of 16 rows of 64 bytes.
+    let palette = __cpuid_count(0x1d, 1);
+    if __cpuid_count(0x1d, 0).eax < 1 || palette.ebx != 8 << 16 | 64 || palette.ecx & 0xffff != 16 {
+        return false;
+    }
+    let enabled: u32;
+    // SAFETY: OSXSAVE, seen above, says that the instruction is there. It reads one register.
+    unsafe { asm!("xgetbv", in("ecx") 0, out("eax") enabled, out("edx") _, options(nomem, nostack)) };
+    // Linux reserves memory for the contents of tile registers only in processes that ask for it; it does so for all of
+    // their threads.
+    // SAFETY: the call changes nothing else, and fails where it is unknown.
+    enabled & STATE == STATE && unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) } == 0
+}
+
+/// AMX is used only where the way to ask the operating system for it is known.
+#[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+fn has_amx() -> bool {
+    false
 }
 
 /// Defines functions whose bodies are compiled for every [`Level`] and chosen at run time.
@@ -259,6 +393,20 @@ vectorised! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn instructions_grow_with_the_limit() {
+        let found: Vec<Instructions> = InstructionSet::ALL.iter().map(|most| Instructions::detect(*most)).collect();
+        assert_eq!(found[0], Instructions { level: Level::Baseline, vnni: false, bf16: false, amx: false });
+        assert!(found[1].level != Level::Avx512);
+        for (set, Instructions { level, vnni, bf16, amx }) in InstructionSet::ALL.iter().zip(&found) {
+            assert!(!vnni || *level == Level::Avx512 && *set as u8 >= InstructionSet::Avx512Vnni as u8);
+            assert!(!bf16 || *level == Level::Avx512 && *set as u8 >= InstructionSet::Avx512Bf16 as u8);
+            assert!(!amx || *bf16 && *set == InstructionSet::Amx);
+        }
+        let error = InstructionSet::from_flag(LIMIT, "avx1024").unwrap_err();
+        assert!(error.to_string().contains("`avx1024` for MT_MAX_ISA"), "{error}");
+    }
 
     #[test]
     fn exp_is_accurate() {

@@ -13,7 +13,7 @@ use crate::data::batches;
 use crate::data::corpus::Side;
 use crate::data::sampler::SamplerPosition;
 use crate::data::training::TrainingData;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::Transformer;
 use crate::model_dir::Notices;
 use crate::model_dir::record::{self, Values};
@@ -168,6 +168,7 @@ impl RunCallbacks<'_> {
     /// The last sound checkpoint before an update, made to fit the configuration and the text of now.
     fn restore(&mut self, model: &Transformer, optimizer: &Optimizer, before: u64) -> Result<Option<TrainState>> {
         self.saver.finish()?;
+        self.refuse_to_undo_a_change(before)?;
         // It belongs to an update that is undone.
         self.latest = None;
         let is_sound = |state: &TrainState| state.step < before && state.health.in_a_row == 0;
@@ -182,6 +183,26 @@ impl RunCallbacks<'_> {
         record::adapt(&mut state, &before, self.config, self.text.clone());
         self.loaded = Some((state.step, state.configuration.clone()));
         Ok(Some(state))
+    }
+
+    /// Fails if no update was made since the checkpoint of this update was loaded with another configuration than it
+    /// was trained with: the change is at fault, not the checkpoint, which would be removed.
+    fn refuse_to_undo_a_change(&self, update: u64) -> Result<()> {
+        let Some((_, record)) = self.loaded.as_ref().filter(|(step, _)| *step == update) else { return Ok(()) };
+        let now = record::recorded_values(self.config);
+        let changed = record.iter().filter_map(|(key, before)| {
+            let now = now.get(key).filter(|now| *now != before)?;
+            Some(format!("`{key}` was {before} before and is {now} now"))
+        });
+        let changed: Vec<String> = changed.collect();
+        if changed.is_empty() {
+            return Ok(());
+        }
+        let what = format!(
+            "training diverges at once with the changed configuration, after update {update}: {}",
+            changed.join("; ")
+        );
+        Err(Error::failure(what).help("restore these values and --resume: the checkpoints are as they were"))
     }
 
     /// Whether two validations' scores differ by more than chance.

@@ -6,7 +6,7 @@ use super::init;
 use super::validator::Validator;
 use crate::config::{self, Config, Decides, OnResume};
 use crate::data::encoded::EncodedCorpus;
-use crate::data::{CorpusLocation, SetConfig};
+use crate::data::{CorpusLocation, SetConfig, TokenizerConfig};
 use crate::error::{Error, Result};
 use crate::escape::shell_word;
 use crate::model::ModelConfig;
@@ -50,6 +50,9 @@ fn decides_nothing_after_the_end(key: &str) -> bool {
     const PLACES: &[&str] = &[
         "runtime.device",
         "runtime.threads",
+        "runtime.rank_timeout",
+        "runtime.follow_links",
+        "runtime.reduce",
         "data.root",
         "data.cache_dir",
         "data.cache_above",
@@ -99,7 +102,7 @@ pub fn configurations(
     let (step, record) = newest.unwrap_or_default();
     let mut comparison = Comparison::default();
     let gone = new.train.init.as_deref().filter(|init| !init.exists());
-    let (before, now) = (record::before(old, &record), record::values(&with_text_of(new, old)));
+    let (before, now) = (record::before(old, &record), record::values(&with_text_of(new, old, has_parameters)));
     let is_other_shape = is_other_shape(&model_of(&before).unwrap_or_else(|| old.model.clone()), &new.model);
     // The record of a checkpoint does not have all keys, and the file may have others than it.
     let in_file = config::differences_of(&record::values(old), &now);
@@ -172,9 +175,14 @@ pub fn configurations(
 }
 
 /// The configuration with the corpora of `old` in place of its own: text may have moved, and is compared by its
-/// checksum.
-fn with_text_of(config: &Config, old: &Config) -> Config {
+/// checksum. So may the model that training began with, which a run that `has_parameters` does not read.
+fn with_text_of(config: &Config, old: &Config, has_parameters: bool) -> Config {
     let mut config = config.clone();
+    if let (Some(new), Some(before), true) = (&mut config.train.init, &old.train.init, has_parameters)
+        && new.file_name() == before.file_name()
+    {
+        new.clone_from(before);
+    }
     for (new, old) in config.data.train.iter_mut().zip(&old.data.train) {
         new.location = old.location.clone();
     }
@@ -198,21 +206,33 @@ fn with_text_of(config: &Config, old: &Config) -> Config {
         }
     }
     // A tokenizer may have moved too: the run has a copy to compare it with.
-    if config.tokenizer.path.is_some() && old.tokenizer.path.is_some() {
-        config.tokenizer.path.clone_from(&old.tokenizer.path);
-        if config.tokenizer.target_path.is_some() && old.tokenizer.target_path.is_some() {
-            config.tokenizer.target_path.clone_from(&old.tokenizer.target_path);
-        }
-    }
+    let files = |tokenizer: &mut TokenizerConfig| {
+        let TokenizerConfig { path, target_path, codes, target_codes, vocabulary, target_vocabulary, .. } = tokenizer;
+        [path, target_path, codes, target_codes, vocabulary, target_vocabulary].map(std::mem::take)
+    };
+    let [new, before] = [files(&mut config.tokenizer), files(&mut old.tokenizer.clone())];
+    let mut kept = new.into_iter().zip(before).map(|(new, old)| if new.is_some() && old.is_some() { old } else { new });
+    let mut next = || kept.next().flatten();
+    let tokenizer = &mut config.tokenizer;
+    (tokenizer.path, tokenizer.target_path) = (next(), next());
+    (tokenizer.codes, tokenizer.target_codes) = (next(), next());
+    (tokenizer.vocabulary, tokenizer.target_vocabulary) = (next(), next());
     config
 }
 
 /// Whether two texts are of the same names, which is all that is known of a test set. `mt eval` finds it by the run's
 /// record.
 fn is_moved(new: &CorpusLocation, old: &CorpusLocation) -> bool {
-    let CorpusLocation::Files { source, target } = new else { return false };
-    let CorpusLocation::Files { source: old_source, target: old_target } = old else { return false };
-    source.file_name() == old_source.file_name() && target.file_name() == old_target.file_name()
+    match (new, old) {
+        (
+            CorpusLocation::Files { source, target },
+            CorpusLocation::Files { source: old_source, target: old_target },
+        ) => source.file_name() == old_source.file_name() && target.file_name() == old_target.file_name(),
+        (CorpusLocation::Tsv { file, columns }, CorpusLocation::Tsv { file: old_file, columns: old_columns }) => {
+            file.file_name() == old_file.file_name() && columns == old_columns
+        }
+        _ => false,
+    }
 }
 
 /// The checksums of a run's text.

@@ -323,6 +323,8 @@ impl Resumption {
         let Self { folder, links, config, best } = self;
         let failed = |name: &str, error| Error::io("write a file of the run", folder.path().join(name), error);
         config.persist().map_err(|error| failed(CONFIG_FILE, error))?;
+        // A run that replaced another one, and was killed before it had removed all of that.
+        remove_all(&folder, OLD_CHECKPOINTS)?;
         match best {
             Some(best) => best.persist().map(drop).map_err(|error| failed(BEST, error)),
             None => remove(&folder, links, &[BEST]),

@@ -19,8 +19,8 @@ use crate::train::InitLayers;
 use crate::train::optimizer::Training;
 
 /// Errors for keys of `[model]` that are not as in the other model, in `directory`. What follows from `model.preset` is
-/// one error.
-fn other_shape(other: &Config, config: &Config, directory: &Path) -> Vec<Error> {
+/// one error. `other` has as many layers as `named`, `train.init_layers`, asks for.
+fn other_shape(other: &Config, config: &Config, named: &InitLayers, directory: &Path) -> Vec<Error> {
     // No weight depends on the others.
     let is_free = |key: &str| {
         let unused = key == "model.max_length" && other.model.positions != PositionKind::Learned;
@@ -34,6 +34,12 @@ fn other_shape(other: &Config, config: &Config, directory: &Path) -> Vec<Error> 
         // If it is the other model's preset too, it may not have been stated.
         if is_of_preset && preset != other.model.preset {
             by_preset.push(format!("`{key}` is {there} there and {here} here"));
+            continue;
+        }
+        let layers = key.strip_prefix("model.").and_then(|name| name.strip_suffix("_layers"));
+        if let Some(stack) = layers.filter(|stack| named.of(stack).is_some_and(|layers| !layers.is_empty())) {
+            let what = format!("`{key}` is {here}, but `train.init_layers.{stack}` names {there} layers");
+            errors.push(Error::usage(what).help(format!("leave `{key}` out, or name {here} layers")));
             continue;
         }
         let what = format!("`{key}` is {here}, but {there} in the model that training begins with");
@@ -252,7 +258,7 @@ impl Start {
         let mut chosen = other.clone();
         [chosen.model.encoder_layers, chosen.model.decoder_layers] =
             layers.counts([other.model.encoder_layers, other.model.decoder_layers]);
-        errors.extend(other_shape(&chosen, config, directory));
+        errors.extend(other_shape(&chosen, config, layers, directory));
         // The run's own configuration, with which it may be begun again, states the tokenizers as they became.
         let as_they_became = more.as_ref().ok().and_then(Option::as_ref).unwrap_or(&tokenizers);
         let [before, after] = [&tokenizers, as_they_became]

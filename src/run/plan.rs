@@ -114,8 +114,8 @@ impl Plan {
         }
     }
 
-    /// Warnings about too little memory, if training `is_on_host`, about updates larger than the text, and about
-    /// training that has no end.
+    /// Warnings about too little memory, if training `is_on_host`, about updates larger than the text, about training
+    /// that has no end, and about a learning rate that does not come down.
     pub fn warnings(&self, config: &Config, is_on_host: bool) -> impl Iterator<Item = String> {
         let (accumulate, batches) = (config.train.accumulate, self.batches_per_epoch);
         let is_more = accumulate > batches;
@@ -134,7 +134,8 @@ impl Plan {
              train.max_epochs, or valid.patience with a validation set)"
                 .to_owned()
         });
-        memory.into_iter().chain(more).chain(endless)
+        let high = self.updates.and_then(|updates| train.schedule.high_end(train.max_updates, updates));
+        memory.into_iter().chain(more).chain(endless).chain(high)
     }
 }
 

@@ -111,7 +111,7 @@ pub fn go_back(
 ) -> Result<Option<TrainState>> {
     for (step, directory) in checkpoint::list(writable.path)?.into_iter().rev() {
         let verified = checkpoint::verify(&directory).and_then(|_| checkpoint::read_state(&directory));
-        let state = match verified.and_then(TrainState::from_json) {
+        let mut state = match verified.and_then(TrainState::from_json) {
             Ok(state) if is_sound(&state) => state,
             Ok(_) => continue,
             Err(error) => {
@@ -121,6 +121,8 @@ pub fn go_back(
             }
         };
         load_from(&directory, &state, model, optimizer)?;
+        // Better ones that came after it may have pushed out those that were the best here.
+        state.forget_lost_models(|step| matches!(checkpoint::find(writable.path, step), Ok(Some(_))));
         checkpoint::remove_after(writable, step, state.best.as_ref().map(|best| best.step))?;
         return Ok(Some(state));
     }

@@ -110,7 +110,7 @@ pub fn adapt(
 }
 
 /// The configuration to record when a run goes on from `state`. If that is where training ends, nothing is trained with
-/// `config`: what the run was trained with stays recorded, but for what its final model is made of.
+/// `config`: what the run was trained with stays recorded, but for the limits and what its final model is made of.
 fn recorded(
     state: &TrainState,
     old: Option<&Config>,
@@ -122,7 +122,8 @@ fn recorded(
     record::adapt(&mut state, before, config, text.clone());
     match old {
         Some(old) if state.end(&config.train, &config.valid).is_some() => {
-            let train = TrainConfig { average_last: config.train.average_last, ..old.train.clone() };
+            let TrainConfig { average_last, max_updates, max_epochs, .. } = config.train;
+            let train = TrainConfig { average_last, max_updates, max_epochs, ..old.train.clone() };
             Config { train, ..config.clone() }
         }
         _ => config.clone(),

@@ -303,7 +303,7 @@ impl<'a> Prepared<'a> {
             session,
             saver,
         };
-        Ok(Ready { parts, changes, continuation, resumption })
+        Ok(Ready { parts, plan, changes, continuation, resumption })
     }
 }
 
@@ -327,6 +327,7 @@ struct Parts<'a> {
 /// A run that can begin.
 pub struct Ready<'a> {
     parts: Parts<'a>,
+    plan: Plan,
     /// What will be different from now on in the configuration.
     changes: Vec<String>,
     continuation: Continuation,
@@ -340,7 +341,7 @@ impl<'a> Ready<'a> {
     /// # Errors
     /// Something cannot be written after all.
     pub fn begin(self) -> Result<Begun<'a>> {
-        let Self { parts, changes, continuation, resumption } = self;
+        let Self { parts, plan, changes, continuation, resumption } = self;
         let Parts { resolved, surroundings, data, model, optimizer, state, is_loaded, .. } = &parts;
         let (run, config, tell): (&Path, _, Tell<'_>) = (&resolved.run, &resolved.config, &*surroundings.tell);
         match resumption {
@@ -351,7 +352,7 @@ impl<'a> Ready<'a> {
             saver::save_base(run, model.parameters())?;
         }
         let writable = directory::writable(run, config);
-        let total = (config.train.max_updates > 0).then_some(config.train.max_updates);
+        let total = plan.updates;
         let watchers: Vec<Box<dyn Watcher>> = vec![Box::new(Events::new(writable)), Box::new(Page::new(run))];
         let sizes = vocabulary(&data.tokenizers);
         let statistics = Statistics::new(&data.corpus, &data.report, &config.data, [sizes.source, sizes.target]);

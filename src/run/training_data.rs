@@ -17,7 +17,6 @@ use crate::data::filter::Filter;
 use crate::data::shard::{Elements, Shard};
 use crate::data::tags::LanguageTags;
 use crate::data::texts::Texts;
-use crate::data::tokenizer::TokenizerKind;
 use crate::data::tokenizers::Tokenizers;
 use crate::data::training::TrainingData;
 use crate::data::{DataConfig, TokenizerConfig, corpus_tags, coverage};
@@ -144,6 +143,13 @@ pub fn tokenizers(config: &Config, saved: Option<Tokenizers>, tell: Tell<'_>) ->
         let error = Error::usage("the tokenizer is not the one that the run began with").at(path);
         return Err(error.help("name the original one, or start another run with --run-dir"));
     }
+    let files = [&config.codes, &config.target_codes, &config.vocabulary, &config.target_vocabulary];
+    if let (Some(path), true) = (&config.codes, files.into_iter().all(is_there))
+        && !saved.has_codes(&Tokenizers::codes(config)?)
+    {
+        let error = Error::usage("the codes, or their vocabulary, are not those that the run began with").at(path);
+        return Err(error.help("name the original ones, or start another run with --run-dir"));
+    }
     Ok(Some(saved))
 }
 
@@ -166,7 +172,7 @@ pub fn prepare(
     };
     texts.resolve(&languages, decode)?;
     drop(languages);
-    named.iter().try_for_each(|tokenizers| corpus_tags::refuse_unknown(texts, &tokenizers.source))?;
+    named.iter().try_for_each(|tokenizers| corpus_tags::refuse_unknown(texts, &tokenizers.source, preparation.tell))?;
     // Reading all text once and learning a vocabulary take long, and leave nothing behind.
     preparation.end_at_once(true);
     preparation.stop()?;
@@ -209,8 +215,8 @@ pub fn prepare(
     let corpus_tags = corpus_tags.chain(corpus_tags::test_set_warning(texts, &data.tokenizers));
     let pairs: Vec<_> = data.sampled().map(|pair| data.ids(pair)).collect();
     let warnings = coverage::warnings(coverage::TRAINING, &data.tokenizers, is_learnt(config), &pairs);
-    let is_raw = is_learnt(config) && config.tokenizer.kind == TokenizerKind::Bpe;
-    let split = if is_raw { coverage::split_already(&data.tokenizers, &pairs) } else { Vec::new() };
+    let is_split = || coverage::split_already(&data.tokenizers, config.tokenizer.kind, &pairs);
+    let split = if is_learnt(config) { is_split() } else { Vec::new() };
     warnings
         .into_iter()
         .chain(split)

@@ -12,6 +12,7 @@ use std::cmp::Ordering;
 use serde::{Deserialize, Serialize};
 
 use super::state::TrainState;
+use crate::limits;
 use crate::train::ValidMetric;
 
 /// A validated model.
@@ -144,7 +145,20 @@ impl TrainState {
         self.best = all.next();
         self.next_best = all.collect();
         self.highest = Some(highest).filter(|highest| self.best.as_ref().is_none_or(|best| best.step != highest.step));
+        self.bound_statistics(limits::STATISTICS);
         Standing { place, is_by_loss: is_compared && order == expected }
+    }
+
+    /// Forgets the statistics of the last of the best models, as if their scores were lower than the highest by more
+    /// than chance, until all together have at most so many numbers.
+    fn bound_statistics(&mut self, most: usize) {
+        let mut left = most;
+        for model in self.best.iter_mut().chain(&mut self.highest).chain(&mut self.next_best) {
+            match left.checked_sub(model.lines.len()) {
+                Some(rest) => left = rest,
+                None => model.lines = Vec::new(),
+            }
+        }
     }
 
     /// Takes note of a validation's loss, and returns whether none was lower before.
@@ -154,6 +168,14 @@ impl TrainState {
             self.lowest_loss = Some(loss);
         }
         is_lowest
+    }
+
+    /// Forgets the best models whose checkpoints are no longer there.
+    pub fn forget_lost_models(&mut self, is_there: impl Fn(u64) -> bool) {
+        let models = self.best.take().into_iter().chain(self.next_best.drain(..));
+        let mut left = models.filter(|model| is_there(model.step)).collect::<Vec<_>>().into_iter();
+        self.best = left.next();
+        self.next_best = left.collect();
     }
 
     /// Forgets the validations so far: what they found is not comparable with what comes.
@@ -176,6 +198,23 @@ mod tests {
     /// A model of which a lone statistic is the score; scores that are at most two apart differ by chance.
     fn model(step: u64, score: u32, loss: f64) -> Judged {
         Judged { step, value: f64::from(score), loss, lines: vec![score] }
+    }
+
+    /// A state is never too large to be read again.
+    #[test]
+    fn statistics_are_bounded() {
+        let many = |step, loss| Judged { step, value: 10.0, loss, lines: vec![1; 4] };
+        let alike = Judge { metric: ValidMetric::Bleu, differ: &|_, _| false };
+        let mut state = TrainState::default();
+        for step in 1..=4 {
+            state.rank(many(step, step as f64), 4, &alike);
+        }
+        state.bound_statistics(9);
+        assert_eq!(state.best_steps(), [1, 2, 3, 4]);
+        assert_eq!(state.best.as_ref().map(|best| best.lines.len()), Some(4));
+        assert_eq!(state.next_best.iter().map(|next| next.lines.len()).collect::<Vec<_>>(), [4, 0, 0]);
+        state.forget_lost_models(|step| step > 1);
+        assert_eq!(state.best_steps(), [2, 3, 4]);
     }
 
     const BLEU: Judge = Judge { metric: ValidMetric::Bleu, differ: &|a, b| a[0].abs_diff(b[0]) > 2 };

@@ -128,6 +128,15 @@ impl InitLayers {
         }
     }
 
+    /// Those of a stack, by its name.
+    pub fn of(&self, stack: &str) -> Option<&[usize]> {
+        match stack {
+            "encoder" => Some(&self.encoder),
+            "decoder" => Some(&self.decoder),
+            _ => None,
+        }
+    }
+
     /// The numbers of layers of a model that begins with these of one with so many.
     pub fn counts(&self, [encoder, decoder]: [usize; 2]) -> [usize; 2] {
         let count = |layers: &[usize], all| if layers.is_empty() { all } else { layers.len() };

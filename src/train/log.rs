@@ -422,11 +422,12 @@ fn entries_until(path: &Path, progress: Option<Progress>) -> Result<Vec<Value>> 
 pub fn entries(path: &Path) -> std::io::Result<Vec<Value>> {
     let bytes = file::read_own(path)?;
     let (mut log, mut damaged) = (Vec::new(), None);
-    let lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
-    for (number, line) in (1..).zip(&lines).filter(|(_, line)| !line.is_empty()) {
+    let mut lines = (1..).zip(bytes.split(|byte| *byte == b'\n')).peekable();
+    while let Some((number, line)) = lines.next() {
         match serde_json::from_slice::<Value>(line) {
+            _ if line.is_empty() => {}
             Ok(entry) if entry.is_object() => log.push(entry),
-            _ if number == lines.len() => {}
+            _ if lines.peek().is_none() => {}
             _ => damaged.get_or_insert((number, 0)).1 += 1,
         }
     }

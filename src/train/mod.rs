@@ -181,6 +181,8 @@ fn stop_reason(callbacks: &dyn Callbacks) -> StopReason {
     callbacks.stop().unwrap_or(StopReason::Terminated)
 }
 
+/// Why a run goes back before it saves or validates.
+const NOT_FINITE: &str = "values of the model or the optimizer are not finite";
 /// Why a run goes back after a validation.
 const NO_LOSS: &str = "the loss on the validation set is not finite";
 
@@ -219,16 +221,23 @@ impl Trainer<'_> {
         }
         let end = loop {
             callbacks.check(self.state.step)?;
-            if self.pipeline.is_empty()
-                && let Some(end) = self.state.end(self.config, self.valid)
-            {
-                break self.end(end, callbacks)?;
+            let mut end = self.pipeline.is_empty().then(|| self.state.end(self.config, self.valid)).flatten();
+            let mut update = None;
+            if end.is_none() {
+                self.queue_ahead(callbacks, &mut batches)?;
+                update = self.settle()?;
+                end = update.is_none().then_some(StopReason::Epochs);
             }
-            self.queue_ahead(callbacks, &mut batches)?;
-            let Some(update) = self.settle()? else { break self.end(StopReason::Epochs, callbacks)? };
-            if update.is_stopped() {
-                break stop_reason(callbacks);
+            let is_stopped = update.as_ref().is_some_and(|update| update.is_stopped());
+            if is_stopped || end.is_some() {
+                // What could not be saved is not where training ends.
+                if self.is_unsaved() && !self.optimizer.is_finite(&mut *self.backend)? {
+                    batches = self.go_back(NOT_FINITE, callbacks)?;
+                    continue;
+                }
+                break end.map_or_else(|| Ok(stop_reason(callbacks)), |end| self.end(end, callbacks))?;
             }
+            let Some(update) = update else { continue };
             self.state.seconds = clock.seconds();
             if !update.outcome.is_made {
                 self.skip(&update, callbacks);
@@ -250,7 +259,7 @@ impl Trainer<'_> {
             }
             let (validation, checkpoint) = self.session.due;
             if (validation || checkpoint) && !self.optimizer.is_finite(&mut *self.backend)? {
-                batches = self.go_back("values of the model or the optimizer are not finite", callbacks)?;
+                batches = self.go_back(NOT_FINITE, callbacks)?;
                 continue;
             }
             let mut saved = false;
@@ -273,8 +282,7 @@ impl Trainer<'_> {
         if let Some(profiler) = &mut self.profiler {
             profiler.stop(&mut *self.backend)?;
         }
-        // Before the first update there is nothing to lose.
-        if self.state.step > 0 && self.session.saved_at != Some(self.state.step) {
+        if self.is_unsaved() {
             self.save(callbacks)?;
         }
         // The final model is made next.
@@ -287,6 +295,11 @@ impl Trainer<'_> {
         self.log.finish();
         done?;
         Ok(end)
+    }
+
+    /// Whether there is something to save. Before the first update there is nothing to lose.
+    fn is_unsaved(&self) -> bool {
+        self.state.step > 0 && self.session.saved_at != Some(self.state.step)
     }
 
     /// Saves, counting the time that training waits for it.

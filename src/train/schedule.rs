@@ -208,6 +208,17 @@ impl ScheduleConfig {
             )
         })
     }
+
+    /// A warning, where training ends after about `updates`, long before the rate has come down at `max_updates`.
+    pub fn high_end(&self, max_updates: u64, updates: u64) -> Option<String> {
+        let Decay { total, .. } = self.decay()?;
+        (*total == max_updates && updates < total / 2).then(|| {
+            format!(
+                "`train.schedule.total` = {total}, as `train.max_updates`, but `train.max_epochs` ends training after \
+                 about {updates} updates, while the learning rate is still high: set `total` to that"
+            )
+        })
+    }
 }
 
 /// The paper's warm-up (section 5.3).

@@ -88,6 +88,25 @@ fn forge(directory: &Path, from: &str, to: &str) {
     fs::write(&path, format!("{covered}{:x}\"\n}}\n", Sha256::digest(covered))).unwrap();
 }
 
+/// As in a sparse copy, or where the file system compresses: the moments of an optimizer that has made no update.
+#[test]
+fn zeros_may_be_holes() {
+    let run = tempfile::tempdir().unwrap();
+    let zeros = vec![0.0; 1 << 20];
+    let tensors = [NamedTensor { name: "adam.first_moment", shape: &[1 << 20], data: Elements::F32(&zeros) }];
+    let directory = save(run.path(), 1, &tensors, &tensors, &json!({ "step": 1 })).unwrap();
+    let path = directory.join(OPTIMIZER_FILE);
+    let whole = fs::read(&path).unwrap();
+    let header = whole.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    fs::write(&path, &whole[..header]).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_len(whole.len() as u64).unwrap();
+    verify(&directory).unwrap();
+    let slots = [Slot { name: "adam.first_moment", shape: &[1 << 20], offset: 0 }];
+    let mut flat = vec![1.0; 1 << 20];
+    load_into(&path, &slots, &mut flat).unwrap();
+    assert_eq!(flat, zeros);
+}
+
 /// Hashing a terabyte of nothing takes as long as hashing a terabyte.
 #[test]
 fn a_file_of_holes_that_a_manifest_lists_is_not_hashed() {

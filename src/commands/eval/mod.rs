@@ -9,10 +9,10 @@ pub(super) mod results;
 mod test_set;
 
 use std::borrow::Cow;
-use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::shared::input::is_stdin;
 use super::shared::output::{Output, is_stdout};
 use crate::cli::{Common, EvalArgs, ScoreFormat};
 use crate::console::{note, tell, warning};
@@ -110,8 +110,12 @@ pub(super) fn run(args: &EvalArgs, common: &Common) -> Result<()> {
 /// Refuses flags that contradict each other.
 fn refuse_contradictions(args: &EvalArgs, common: &Common, metrics: &[Box<dyn TextMetric>], pairs: bool) -> Result<()> {
     let files = args.hyp.iter().chain(&args.set.reference).chain(&args.set.src);
-    if files.filter(|path| *path == Path::new("-")).count() > 1 {
+    if files.filter(|path| is_stdin(path)).count() > 1 {
         return Err(Error::usage("only one of --src, --ref and --hyp can be stdin").help("name files for the others"));
+    }
+    if args.hyp.is_empty() && args.metrics.qe.is_some() && args.set.src.is_some() && args.set.reference.is_empty() {
+        let error = Error::usage("--qe needs no references, but a model's translations of --src are scored with --ref");
+        return Err(error.help("give --ref; or write them with `mt translate`, and give --src and --hyp"));
     }
     if args.output.as_deref().is_some_and(is_stdout) {
         return Err(Error::usage("--output cannot go to stdout, which gets the scores").help("give --output a file"));

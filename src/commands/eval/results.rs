@@ -252,7 +252,8 @@ impl<'a> Results<'a> {
 
     fn latex(&self, width: usize) -> String {
         let escaped = |cell: &String| {
-            let mut text = String::new();
+            // At the beginning of a row, these would be an argument of the command before it.
+            let mut text = if cell.starts_with(['[', '*']) { "{}".to_owned() } else { String::new() };
             for c in cell.chars() {
                 match c {
                     '_' | '%' | '&' | '#' | '$' | '{' | '}' => text.extend(['\\', c]),
@@ -273,7 +274,10 @@ impl<'a> Results<'a> {
         lines.extend([line(&rows[0]), "\\midrule".to_owned()]);
         lines.extend(rows[1..].iter().map(line));
         lines.extend(["\\bottomrule".to_owned(), "\\end{tabular}".to_owned()]);
-        lines.extend(self.metrics.iter().zip(&self.signatures).map(|(metric, of)| format!("% {}|{of}", metric.name())));
+        lines.extend(self.metrics.iter().zip(&self.signatures).map(|(metric, of)| {
+            // A model's name may have a line break.
+            format!("% {}|{}", metric.name(), of.to_string().replace(char::is_control, " "))
+        }));
         lines.join("\n")
     }
 

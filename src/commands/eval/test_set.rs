@@ -6,17 +6,18 @@ use std::sync::Arc;
 use super::perplexity::Perplexity;
 use crate::checkpoint;
 use crate::cli::{Common, EvalArgs, ModelsArgs, SetArgs};
-use crate::commands::shared::input::{shown_name, with_tag};
+use crate::commands::shared::input::{is_stdin, shown_name, with_tag};
 use crate::commands::shared::languages;
 use crate::commands::shared::output::{Replacement, refuse_inputs, refuse_unwritable};
 use crate::commands::shared::suspicious::SuspiciousLines;
 use crate::commands::shared::test_set::{
     OwnSet, TestText, Text, align, as_scored, check_counts, nothing_to_score, read_versions,
 };
-use crate::commands::shared::{decoding, model, tags};
+use crate::commands::shared::{decoding, model};
 use crate::console::{Counted, note, progress_bar, tell, warning};
 use crate::data::CorpusLocation;
 use crate::data::corpus::Side;
+use crate::data::tags::is_read_as_text;
 use crate::data::text::documents::{Part, Place};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
@@ -136,7 +137,7 @@ pub(super) fn translate_apart(args: &EvalArgs, common: &Common) -> Result<TestSe
             Error::usage(what).help("leave it out, or write the ensemble's translations, and compare with --hyp")
         );
     }
-    if [&args.set.src].into_iter().flatten().chain(&args.set.reference).any(|path| path == Path::new("-")) {
+    if [&args.set.src].into_iter().flatten().chain(&args.set.reference).any(|path| is_stdin(path)) {
         return Err(Error::usage("stdin can be read only once, but each model needs it").help("name a file"));
     }
     // Translating takes long: first make sure that there are models and that their test sets are the same.
@@ -146,7 +147,7 @@ pub(super) fn translate_apart(args: &EvalArgs, common: &Common) -> Result<TestSe
         let directory = checkpoint::directory_and_step(&named).0;
         crate::model_dir::config_of(directory)?;
         if let Some(tag) = &args.set.tag {
-            knows_tag |= !tags::is_read_as_text(tag, &Tokenizers::load(directory)?.source);
+            knows_tag |= !is_read_as_text(tag, &Tokenizers::load(directory)?.source);
         }
     }
     let mut tasks: Vec<(String, Task)> = Vec::new();
@@ -232,7 +233,7 @@ impl Task {
         let tag = languages::choose(languages, tag.as_deref(), all)?;
         let tag = tag.as_deref().filter(|tag| {
             // It would read it as text.
-            let is_without = another_knows_tag && tags::is_read_as_text(tag, &model.tokenizers.source);
+            let is_without = another_knows_tag && is_read_as_text(tag, &model.tokenizers.source);
             if is_without {
                 note(format_args!("{} has no tags: {tag} is not put before its sources", model.directory().display()));
             }

@@ -1,5 +1,6 @@
 //! `mt info`
 
+mod machine;
 mod tree;
 
 use std::path::{Path, PathBuf};
@@ -44,11 +45,12 @@ impl Described {
     }
 }
 
-/// Describes a model directory or a configuration.
+/// Describes a model directory, a configuration or this machine.
 pub(super) fn run(args: &InfoArgs, common: &Common) -> Result<()> {
-    let path = match hub::repository(&args.path) {
+    let Some(named) = &args.path else { return machine::run(common) };
+    let path = match hub::repository(named) {
         Some(repo) => hub::directory(&repo, common.offline, &tell)?,
-        None => args.path.clone(),
+        None => named.clone(),
     };
     let described = match &args.checkpoint {
         Some(which) if path.is_dir() => {
@@ -60,7 +62,7 @@ pub(super) fn run(args: &InfoArgs, common: &Common) -> Result<()> {
             let error = Error::usage("--checkpoint is for runs, but this is no directory").at(&path);
             return Err(error.help("name the run, or leave --checkpoint out"));
         }
-        None => describe_config(args)?,
+        None => describe_config(named, args)?,
     };
     let model = &described.config.model;
     let parameters = layout::layout(model, described.vocabulary);
@@ -161,7 +163,7 @@ fn describe_model(path: &Path, args: &InfoArgs) -> Result<Described> {
 fn training_history(step: u64, directory: &Path) -> Result<History> {
     let mut state = checkpoint::read_state(directory)?;
     // The scores of each line, for comparing validations, are long.
-    if let Some(best) = state["best"].as_object_mut() {
+    if let Some(best) = state.get_mut("best").and_then(Value::as_object_mut) {
         best.remove("lines");
     }
     let entry = |key: &str| (key.to_owned(), state[key].clone());
@@ -190,23 +192,23 @@ fn final_event(run: &Path) -> Option<Value> {
     entries.into_iter().rfind(|event| event["event"] == "final")
 }
 
-fn describe_config(args: &InfoArgs) -> Result<Described> {
-    if !args.path.exists() {
-        let error = Error::failure("there is no such model directory or configuration").at(&args.path);
-        return Err(hub::advised(error.help(check_path(&args.path)), &args.path));
+fn describe_config(file: &Path, args: &InfoArgs) -> Result<Described> {
+    if !file.exists() {
+        let error = Error::failure("there is no such model directory or configuration").at(file);
+        return Err(hub::advised(error.help(check_path(file)), file));
     }
-    let is_toml = args.path.extension().is_some_and(|extension| extension == "toml");
-    if let (Some(parent), false) = (args.path.parent(), is_toml) {
+    let is_toml = file.extension().is_some_and(|extension| extension == "toml");
+    if let (Some(parent), false) = (file.parent(), is_toml) {
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
         if parent.join(checkpoint::CONFIG_FILE).exists() || checkpoint::run_and_step(parent).is_some() {
-            let error = Error::usage("this is a file of a model, which is named by its directory").at(&args.path);
+            let error = Error::usage("this is a file of a model, which is named by its directory").at(file);
             return Err(error.help(format!("name the directory: `mt info {}`", shell_word(parent))));
         }
     }
-    let config = config::load(std::slice::from_ref(&args.path), &args.set)?;
-    let of_run = args.path.parent().filter(|run| config::is_resolved(&args.path) && Tokenizers::exist(run));
+    let config = config::load(&[file.to_path_buf()], &args.set)?;
+    let of_run = file.parent().filter(|run| config::is_resolved(file) && Tokenizers::exist(run));
     if let Some(run) = of_run
-        && (args.set.is_empty() || is_vocabulary_of(&config::load_resolved(&args.path)?, &config))
+        && (args.set.is_empty() || is_vocabulary_of(&config::load_resolved(file)?, &config))
     {
         return Ok(Described::new(config, &Tokenizers::load(run)?, History::new()));
     }

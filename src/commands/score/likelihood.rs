@@ -103,9 +103,12 @@ impl Likelihood<'_> {
     /// The output for a pair with its target's tokens and their log-probabilities, or for one that cannot be scored.
     fn shown(&self, pair: &Pair, score: Option<&(Vec<u32>, Vec<f32>)>) -> String {
         let sum = score.map(|(_, log_probs)| log_probs.iter().map(|log_prob| f64::from(*log_prob)).sum::<f64>());
-        // A language is given, not predicted.
-        let given = usize::from(!self.translator.target().languages().is_empty());
-        let average = sum.zip(score).map(|(sum, (_, log_probs))| sum / (log_probs.len() - given) as f64);
+        // A language is given, not predicted; a blank line has none.
+        let has_languages = !self.translator.target().languages().is_empty();
+        let predicted = |(tokens, log_probs): &(Vec<u32>, Vec<f32>)| {
+            log_probs.len() - usize::from(has_languages && !tokens.is_empty())
+        };
+        let average = sum.zip(score).map(|(sum, score)| sum / predicted(score) as f64);
         if !self.is_json {
             let number = if self.args.normalize { average } else { sum };
             return plain::<Self>(pair, self.args, number);

@@ -3,12 +3,13 @@
 mod likelihood;
 mod quality;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use indicatif::ProgressBar;
 
 use super::shared::answered::AnsweredLines;
 use super::shared::decimals::decimals;
+use super::shared::input::is_stdin;
 use super::shared::output::{Output, refuse_inputs};
 use super::shared::pairs::{Pair, Pairs, Targets};
 use crate::cli::{Common, ScoreArgs};
@@ -36,7 +37,7 @@ trait Scorer {
 /// Writes the score of each translation, one per line, in order; of n-best lists, each line with it.
 pub(super) fn run(args: &ScoreArgs, common: &Common) -> Result<()> {
     let (flag, target) = target(args)?;
-    if args.src == Path::new("-") && target == Path::new("-") {
+    if is_stdin(&args.src) && is_stdin(target) {
         let error = Error::usage(format!("--src and {flag} cannot both be stdin"));
         return Err(error.help("name a file for one of them"));
     }

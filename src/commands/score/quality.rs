@@ -13,13 +13,18 @@ use crate::decode::rerank::Judge;
 use crate::error::{Error, Result};
 use crate::escape::harmless_json;
 use crate::infer::ComputeType;
+use crate::model_dir::Wanted;
 
 /// Writes the estimated quality of each translation.
 pub(super) fn run(model: &str, args: &ScoreArgs, common: &Common) -> Result<()> {
+    let precision = match args.precision.as_deref().map(str::parse).transpose()? {
+        None => ComputeType::F32,
+        Some(Wanted::This(precision)) => precision,
+        Some(Wanted::Auto) => ComputeType::fastest(),
+    };
     let found = Found::without_references("--qe", model, common.offline)?;
-    let precision = args.precision.as_deref().map(|name| ComputeType::from_flag("--precision", name));
     info(format_args!("QE: {}", found.name));
-    let model = Comet::load(&found, precision.transpose()?.unwrap_or(ComputeType::F32))?;
+    let model = Comet::load(&found, precision)?;
     super::write(Quality { model, args, is_json: common.json }, args, common, &found.files())
 }
 

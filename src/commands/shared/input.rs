@@ -182,6 +182,12 @@ pub(crate) fn with_tag(tag: Option<&str>, lines: Vec<String>) -> Vec<String> {
     }
 }
 
+/// Whether a path is a name of standard input, which can be read once.
+pub(crate) fn is_stdin(path: &Path) -> bool {
+    let names = ["-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"];
+    names.iter().any(|name| path == Path::new(name)) || path.as_os_str().as_encoded_bytes().starts_with(b"-#")
+}
+
 /// A file as messages name it: `-` is stdin.
 pub(crate) fn shown_name(path: &Path) -> &Path {
     if path == Path::new("-") { Path::new("stdin") } else { path }

@@ -44,6 +44,10 @@ pub(crate) fn choose<'a>(
             }
             of_first = Some(found);
         } else if let Some(code) = &args.from {
+            if tokenizer.language_tags().is_empty() {
+                let what = format!("--from {code}: the model translates one language, and has no tags for others");
+                return Err(Error::usage(what).help("leave it out"));
+            }
             let what = format!("--from {code} needs --to: the model has tags for the languages that it writes");
             return Err(Error::usage(what).help("give --to as well, or leave --from out"));
         }

@@ -47,5 +47,10 @@ pub(crate) fn check_weights(weights: &[f64], models: usize) -> Result<()> {
         let error = Error::usage("--weights are positive numbers with a finite sum");
         return Err(error.help("leave out a model that is not to count"));
     }
+    let sum: f64 = weights.iter().sum();
+    if let Some(weight) = weights.iter().find(|weight| **weight / sum < f64::MIN_POSITIVE) {
+        let error = Error::usage(format!("--weights: beside the others, {weight:e} is nothing"));
+        return Err(error.help("leave out a model that is not to count"));
+    }
     Ok(())
 }

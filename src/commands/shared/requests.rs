@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::input::{Input, Lines, shown_name, text_of, with_tag};
+use super::input::{Input, Lines, is_stdin, shown_name, text_of, with_tag};
 use crate::cli::TranslateArgs;
 use crate::data::corpus::is_blank;
 use crate::decode::source::Long;
@@ -57,7 +57,6 @@ impl<'a> Requests<'a> {
     /// # Errors
     /// A file cannot be opened, or two would be stdin.
     pub(crate) fn open(args: &'a TranslateArgs, tag: Option<&'a str>) -> Result<Self> {
-        let is_stdin = |path: &Path| path == Path::new("-");
         let reads_stdin = args.text.is_empty() && args.input.as_deref().is_none_or(is_stdin);
         let demanded = match &args.prefix_file {
             Some(path) if reads_stdin && is_stdin(path) => {

@@ -1,6 +1,6 @@
 //! Translating whole corpora in parts: what `mt distill` and `mt augment` share.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
@@ -204,29 +204,57 @@ fn each_part(pairs: &dyn PairSource, mut each: impl FnMut(&[[String; 2]]) -> Res
     if lines.is_empty() { Ok(()) } else { each(&lines) }
 }
 
+/// The files of the pairs that are worth training on.
+pub(crate) struct ChosenPairs {
+    pub(crate) source: PathBuf,
+    pub(crate) target: PathBuf,
+    /// Their weights, if the corpus has some.
+    pub(crate) weights: Option<PathBuf>,
+    /// What was left out.
+    pub(crate) counts: Counts,
+}
+
 /// Writes the pairs that are worth training on into the folder of the parts: `pair` makes both lines of a source and
-/// its translation. Returns their files, and what was left out.
+/// its translation. Each keeps the weight of its source.
 pub(crate) fn choose(
     parts: &Parts,
     pairs: &dyn PairSource,
     selection: Selection,
     pair: impl Fn(&str, &str) -> [String; 2],
-) -> Result<([std::path::PathBuf; 2], Counts)> {
+) -> Result<ChosenPairs> {
     let mut chosen = Chosen::new(selection);
     each_made(parts, pairs, |source, made| {
         chosen.see(source, made);
         Ok(())
     })?;
     chosen.settle();
+    let mut weights = pairs.is_weighted().then(|| weights_of(pairs)).transpose()?.map(Vec::into_iter);
     let mut writer = PairWriter::create(parts, ["source.txt", "target.txt"])?;
+    let mut of_weights = weights.is_some().then(|| PairWriter::create(parts, ["weights.txt"])).transpose()?;
     each_made(parts, pairs, |source, made| {
+        let weight = weights.as_mut().and_then(Iterator::next);
         if !chosen.takes(source, made) {
             return Ok(());
+        }
+        if let (Some(weight), Some(writer)) = (weight, &mut of_weights) {
+            writer.push([&weight.to_string()])?;
         }
         let [source, target] = pair(source, &made.text);
         writer.push([&source, &target])
     })?;
-    Ok((writer.finish()?, chosen.counts))
+    let weights = of_weights.map(PairWriter::finish).transpose()?.and_then(|files| files.into_iter().next());
+    let Ok([source, target]) = <[PathBuf; 2]>::try_from(writer.finish()?) else { unreachable!("two files") };
+    Ok(ChosenPairs { source, target, weights, counts: chosen.counts })
+}
+
+/// The weight of each pair.
+fn weights_of(pairs: &dyn PairSource) -> Result<Vec<f32>> {
+    let mut weights = Vec::with_capacity(pairs.len());
+    for block in pairs.blocks()? {
+        let block = block?;
+        weights.extend((0..block.len()).map(|index| block.weight(index)));
+    }
+    Ok(weights)
 }
 
 fn each_made(parts: &Parts, pairs: &dyn PairSource, mut each: impl FnMut(&str, &Made) -> Result<()>) -> Result<()> {

@@ -3,17 +3,10 @@
 use super::line_summary::LineSummary;
 use crate::console::warning;
 use crate::data::corpus::{is_blank, tagged};
-use crate::data::tags::{listed, unknown_word};
+use crate::data::tags::{is_read_as_text, listed, unknown_word};
 use crate::data::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
 use crate::model_dir::ModelFiles;
-
-/// Whether a model without tags would read a `--tag` as text, word by word.
-pub(crate) fn is_read_as_text(tag: &str, tokenizer: &Tokenizer) -> bool {
-    let is_piece = |word: &str| tokenizer.pieces(word).iter().any(|piece| piece == word);
-    // A piece that another program treats as a tag is a tag, too.
-    tokenizer.language_tags().is_empty() && unknown_word(tag, tokenizer).is_some_and(|word| !is_piece(word))
-}
 
 /// Refuses a `--tag` that the model does not know. A model without tags would read it as text, word by word; then this
 /// warns.
@@ -72,7 +65,19 @@ impl<'t> Tags<'t> {
     /// Takes note of the next line.
     pub(crate) fn count(&mut self, line: &str) {
         self.lines += 1;
-        if self.known.is_empty() || is_blank(line) {
+        if is_blank(line) {
+            return;
+        }
+        if self.known.is_empty() {
+            let word = line.split_whitespace().next().unwrap_or_default();
+            let tag = word.find("<<").filter(|_| word.starts_with(">>")).map(|end| &word[..end + 2]);
+            let is_multilingual = !self.tokenizer.languages().is_empty();
+            if let Some(tag) = tag.filter(|_| is_multilingual && self.tokenizer.language_tag(line).is_none()) {
+                self.unknown.add(self.lines);
+                if self.unknown_tag.is_empty() {
+                    tag.clone_into(&mut self.unknown_tag);
+                }
+            }
             return;
         }
         let is_known =
@@ -107,7 +112,11 @@ impl<'t> Tags<'t> {
         });
         let unknown = self.unknown.subject(lines, "line", ["begins", "begin"]).map(|begin| {
             let tag = &self.unknown_tag;
-            format!("{begin} with a tag that the model does not know ({tag}); it knows {known}")
+            let it_knows = match self.known.is_empty() {
+                true => "`mt info MODEL` lists its languages".to_owned(),
+                false => format!("it knows {known}"),
+            };
+            format!("{begin} with a tag that the model does not know ({tag}); {it_knows}")
         });
         let missing = self
             .missing

@@ -77,6 +77,10 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
             Some(_) | None => {}
         }
     }
+    if args.dry_run && args.profile {
+        let error = Error::usage("--profile shows how updates spent their time, and --dry-run makes none");
+        return Err(error.help("leave one of them out"));
+    }
     if args.dry_run {
         let Ranks { rank, count } = launch.map_or(Ranks::ALONE, |launch| launch.ranks);
         return if rank > 0 { Ok(()) } else { dry_run(request, count, args, common) };
@@ -173,7 +177,8 @@ fn resuming(run: &Path, gpus: Option<&Gpus>, common: &Common) -> String {
     let device = common.device.as_ref().map(|device| format!(" --device {device}")).unwrap_or_default();
     let threads = common.threads.map(|threads| format!(" --threads {threads}")).unwrap_or_default();
     let device = device + &devices::flag(gpus);
-    format!("`mt train --config {} --resume{device}{threads}`", shell_word(&run.join(CONFIG_FILE)))
+    let offline = if common.offline { " --offline" } else { "" };
+    format!("`mt train --config {} --resume{device}{threads}{offline}`", shell_word(&run.join(CONFIG_FILE)))
 }
 
 /// Reports a run that had ended already.

@@ -245,6 +245,8 @@ fn keys_that_do_not_go_together_are_refused() {
         ),
         ("[tokenizer]\nsampling = { alpha = 0.1 }\n", vec!["a.toml:2:22", "`mt` learns none"]),
         ("[tokenizer]\nsampling = { nbest = 8 }\n", vec!["a.toml:2:22", "has no effect", "set `alpha`"]),
+        ("[train]\ninit_layers = { encoder = [0] }\n", vec!["a.toml:2:", "`train.init` names no model"]),
+        ("[model]\npositions = \"learned\"\nsinusoid = \"halves\"\n", vec!["a.toml:3:", "leave `sinusoid` out"]),
         ("[tokenizer]\nsampling.side = \"target\"\n", vec!["a.toml:2:17", "`tokenizer.dropout`, or `alpha`"]),
         (
             "[train]\nr_drop = 5\n[model]\npreset = \"transformer-tiny\"\ndropout = 0\n",

@@ -145,10 +145,11 @@ impl Multilingual {
         Ok(Self { inner, languages, is_control, forbidden, language_last })
     }
 
-    /// The language that a line begins with, and the rest of the line. White space after the language belongs to it.
+    /// The language that a line begins with, and the rest of the line. White space about the language belongs to it.
     fn split<'t>(&self, line: &'t str) -> (Option<&Language>, &'t str) {
-        let Some(end) = line.strip_prefix(">>").and_then(|rest| rest.find("<<")) else { return (None, line) };
-        let Some((tag, rest)) = line.split_at_checked(end + 4) else { return (None, line) };
+        let text = line.trim_start();
+        let Some(end) = text.strip_prefix(">>").and_then(|rest| rest.find("<<")) else { return (None, line) };
+        let Some((tag, rest)) = text.split_at_checked(end + 4) else { return (None, line) };
         match self.languages.iter().find(|language| language.tag == tag) {
             Some(language) => (Some(language), rest.trim_start()),
             None => (None, line),
@@ -289,7 +290,7 @@ impl Engine for Multilingual {
     }
 
     fn language_tag<'t>(&self, line: &'t str) -> Option<&'t str> {
-        line.get(..self.split(line).0?.tag.len())
+        line.trim_start().get(..self.split(line).0?.tag.len())
     }
 
     fn languages(&self) -> Vec<(&str, u32)> {
@@ -330,7 +331,14 @@ pub(super) fn library_json(json: &str, tokenizer: &Tokenizer) -> Result<String> 
     special.extend(stored.control);
     special.sort_unstable();
     special.dedup();
-    library["added_tokens"] = special.into_iter().filter(|id| *id < size).map(token).collect();
+    // Those that users have added to the subwords stay as they are.
+    let id_of = |token: &Value| token["id"].as_u64().unwrap_or_default();
+    let is_other = |token: &&Value| !special.iter().any(|id| u64::from(*id) == id_of(token));
+    let others = library["added_tokens"].as_array().into_iter().flatten().filter(is_other).cloned();
+    let mut all: Vec<Value> = others.collect();
+    all.extend(special.iter().copied().filter(|id| *id < size).map(token));
+    all.sort_by_key(id_of);
+    library["added_tokens"] = all.into();
     Ok(library.to_string())
 }
 

@@ -44,7 +44,15 @@ pub(super) struct Library {
     are_special: Vec<bool>,
     appended: Vec<String>,
     marking: Marking,
+    /// Whether text gets a space in front before it is split, which its pieces then begin with.
+    adds_space: bool,
     given_up: GivenUp,
+}
+
+/// Whether a step before the model is byte-level BPE's, with a space in front of text.
+fn adds_space(step: &Value) -> bool {
+    let of_steps = || step["pretokenizers"].as_array().is_some_and(|steps| steps.iter().any(adds_space));
+    step["type"] == "ByteLevel" && step["add_prefix_space"] == true || of_steps()
 }
 
 /// How pieces mark the beginning of a word.
@@ -124,6 +132,14 @@ impl Library {
         // Unknown text has its own name.
         let unknown = specials.last().and_then(|unk| pieces.get(*unk as usize)).cloned().unwrap_or_default();
         let named = file["model"]["unk_token"].as_str().map(str::to_owned);
+        if named.is_none() && file["model"]["merges"].is_array() && file["model"]["byte_fallback"] != true {
+            // Without one, the library leaves out characters that have no piece, and nobody would know.
+            let [_, _, _, id] = specials;
+            file["model"]["unk_token"] = unknown.as_ref().into();
+            if let Some(vocabulary) = file["model"].get_mut("vocab").and_then(Value::as_object_mut) {
+                vocabulary.entry(unknown.as_ref()).or_insert_with(|| id.into());
+            }
+        }
         hide(&mut file, |piece| {
             let is_unknown = piece == &*unknown || Some(piece) == named.as_deref();
             !is_unknown && ids.get(piece).is_some_and(|id| are_special.get(*id as usize) == Some(&true))
@@ -137,6 +153,7 @@ impl Library {
         {
             *longest = limits::WORDPIECE_CHARACTERS.into();
         }
+        let adds_space = adds_space(&file["pre_tokenizer"]);
         let mut inner: Inner = serde_json::from_value(file).map_err(|error| failed(error.into()))?;
         check_added(&inner)?;
         inner.with_truncation(None).map_err(failed)?;
@@ -152,6 +169,7 @@ impl Library {
             are_special,
             appended,
             marking,
+            adds_space,
             given_up: GivenUp::default(),
         };
         // A model without a piece for unknown text refuses such text.
@@ -165,11 +183,16 @@ impl Library {
     fn join(&self, pieces: Vec<String>) -> String {
         let Some(decoder) = self.inner.get_decoder() else { return pieces.join(" ") };
         let plain = pieces.join(" ");
-        attempt(|| bounded::decode(decoder, pieces)).unwrap_or_else(|error| {
+        let joined = attempt(|| bounded::decode(decoder, pieces)).unwrap_or_else(|error| {
             self.given_up
                 .say("a translation cannot be put together as its `decoder` says: its pieces are shown", &error);
             plain
-        })
+        });
+        // The library's decoder leaves it.
+        match joined.strip_prefix(' ') {
+            Some(text) if self.adds_space => text.to_owned(),
+            _ => joined,
+        }
     }
 
     fn encoded(&self, line: &str) -> Result<Vec<u32>> {

@@ -49,7 +49,6 @@ mod vocabulary;
 mod words;
 
 use std::borrow::Cow;
-use std::io::Write;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -57,7 +56,7 @@ use serde_json::{Value, json};
 use crate::choice::choice;
 use crate::error::{Error, Result};
 use crate::escape::quoted;
-use crate::file;
+use crate::file::Folder;
 use bpe::Bpe;
 use engine::{Dropout, Engine};
 
@@ -140,18 +139,18 @@ impl Tokenizer {
         Self::from_json(format!("{:#}", bpe.with_symbols(file, tags, symbols)?))
     }
 
-    /// Writes the tokenizer as `tokenizer.json`, with the same bytes that it was read from. The file is synced, because
-    /// files written later rely on it: the configuration of a run, a digest, the name of a model's directory.
+    /// Writes the tokenizer as `tokenizer.json`, with the same bytes that it was read from. An old file is replaced at
+    /// once, and the new one is synced: files written later rely on it, such as the configuration of a run or a digest,
+    /// and so do the checkpoints of a run.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn save(&self, path: &Path) -> Result<()> {
         let write = || {
-            let mut file = file::create(path)?;
-            file.write_all(self.json.as_bytes())?;
-            file.sync_all()
+            let (folder, name) = Folder::containing(path)?;
+            folder.stage_shared(name)?.filled(self.json.as_bytes())?.persist()
         };
-        write().map_err(|error| Error::io("write the tokenizer", path, error))
+        write().map(drop).map_err(|error| Error::io("write the tokenizer", path, error))
     }
 
     /// The text of `tokenizer.json`.
@@ -354,6 +353,11 @@ impl Tokenizer {
     /// target line begins with one.
     pub fn languages(&self) -> Vec<(&str, u32)> {
         self.engine.languages()
+    }
+
+    /// The merges of subword-nmt that split text, if there are any.
+    pub fn merges(&self) -> Option<&Codes> {
+        self.engine.codes()
     }
 
     /// Whether a source's language comes after its end, which is how the model was trained.

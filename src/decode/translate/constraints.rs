@@ -10,6 +10,7 @@ use crate::decode::surfaces::begins_in_word;
 use crate::decode::{Avoid, Avoided, Demands, Phrases};
 use crate::error::Result;
 use crate::escape::quoted;
+use crate::limits::PHRASES_BYTES;
 
 /// What is demanded of the translation of one line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,6 +69,11 @@ impl Translator {
             let what = "a blank line has a blank translation, without any prefix";
             return Some(Fault::new(what, "leave `prefix` out, or its line of --prefix-file blank"));
         }
+        let bytes = must.iter().chain(avoid).map(String::len).sum::<usize>();
+        if bytes > PHRASES_BYTES {
+            let what = format!("the phrases of the line have {bytes} bytes together, more than {PHRASES_BYTES}");
+            return Some(Fault::new(what, "ask for less"));
+        }
         if !must.is_empty() && !options.strategy.takes_phrases() {
             let what = "a required phrase needs beam search";
             return Some(Fault::new(
@@ -95,7 +101,9 @@ impl Translator {
                 return Some(Fault::new(what, "leave one of them out"));
             }
         }
-        let tokens = prefix_tokens.len() + if must.is_empty() { 0 } else { self.phrases(must.iter()).tokens() };
+        // A phrase that is given twice counts twice.
+        let tokens_of = |phrase: &String| self.forms(phrase).iter().map(Vec::len).max().unwrap_or(0);
+        let tokens = prefix_tokens.len() + must.iter().map(tokens_of).sum::<usize>();
         let positions = self.models.max_positions() - 1;
         let most = options.max_length.unwrap_or(positions).min(positions);
         let what = if must.is_empty() { "the prefix has" } else { "the prefix and the phrases have up to" };

@@ -262,9 +262,15 @@ impl Translator {
             let leading = known.max_by_key(|leading| leading.len()).unwrap_or_default();
             if leading.len() < line.trim_end().len() { leading } else { "" }
         };
+        // With as much white space as separates words: every part begins with it.
+        let repeated = |leading: &str| {
+            let words = leading.split_whitespace().collect::<Vec<_>>().join(" ");
+            if leading.ends_with(char::is_whitespace) { words + " " } else { words }
+        };
         let parts_of = |line: &'l str| -> Vec<Cow<'l, str>> {
-            let leading = leading(line);
-            let parts = source::split(&line[leading.len()..], leading, &self.readers).into_iter();
+            let text = &line[leading(line).len()..];
+            let leading = repeated(leading(line));
+            let parts = source::split(text, &leading, &self.readers).into_iter();
             parts.map(|part| if leading.is_empty() { part.into() } else { format!("{leading}{part}").into() }).collect()
         };
         let parts: Vec<Vec<Cow<str>>> =
@@ -276,8 +282,8 @@ impl Translator {
                     if parts.is_empty() {
                         return vec![source];
                     }
-                    let leading = leading(lines[source.line].as_ref()).trim_end();
-                    let leading_tokens = reader.leading_tokens(leading);
+                    let leading = repeated(leading(lines[source.line].as_ref()).trim_end());
+                    let leading_tokens = reader.leading_tokens(&leading);
                     let of_line = |(part, read): (usize, Source)| {
                         let added = if part == 0 { 0 } else { leading_tokens };
                         Source { line: source.line, part, added, ..read }

@@ -8,7 +8,8 @@
 
 use std::ops::Range;
 
-use super::kernel::{self, PANEL, ROW_STRIDE, TILE_ROWS, TILE_WORDS};
+use super::arithmetic::{Integers, Kernel};
+use super::kernel::PANEL;
 use super::panels::{Panels, Tiles};
 use super::{Scratch, SharedRows};
 use crate::error::{Error, Result};
@@ -115,6 +116,11 @@ pub fn is_native() -> bool {
     simd::level() != simd::Level::Baseline
 }
 
+/// Whether AMX computes the products.
+pub fn is_by_amx() -> bool {
+    matches!(Integers::choose().kernel, Kernel::Amx(..))
+}
+
 fn inverse(scale: f32) -> f32 {
     if scale > 0.0 { 1.0 / scale } else { 0.0 }
 }
@@ -127,6 +133,7 @@ pub struct Int8 {
     scales: Vec<f32>,
     /// For each column, the excess that the kernel adds; it is subtracted afterwards.
     offsets: Vec<i32>,
+    integers: Integers,
 }
 
 impl Int8 {
@@ -135,11 +142,16 @@ impl Int8 {
     /// # Errors
     /// `k` is more than 65,536: sums of so many could overflow.
     pub fn new(weight: &Quantised, k: usize) -> Result<Self> {
+        Self::by(weight, k, Integers::choose())
+    }
+
+    fn by(weight: &Quantised, k: usize, integers: Integers) -> Result<Self> {
         if k > LONGEST {
             let error = Error::usage(format!("a layer with {k} inputs is too wide for 8-bit integers"));
             return Err(error.help("give --precision f32 or bf16"));
         }
-        let (n, steps) = (weight.scales.len(), k.div_ceil(POSITIONS));
+        let n = weight.scales.len();
+        let steps = k.div_ceil(POSITIONS).next_multiple_of(integers.kernel.shape().block);
         let mut words = Scratch::zeroed(n.div_ceil(PANEL) * steps * PANEL);
         for (j, row) in weight.values.chunks_exact(k.max(1)).enumerate() {
             let panel = &mut words.words_mut()[j / PANEL * PANEL * steps..];
@@ -150,9 +162,8 @@ impl Int8 {
             }
         }
         let sums = weight.values.chunks_exact(k.max(1)).map(|row| row.iter().map(|v| i32::from(*v)).sum::<i32>());
-        let offset = kernel::choose_int8().1;
-        let offsets = sums.map(|sum| offset * sum).collect();
-        Ok(Self { panels: Panels { words, steps, n }, k, scales: weight.scales.clone(), offsets })
+        let offsets = sums.map(|sum| integers.offset * sum).collect();
+        Ok(Self { panels: Panels { words, steps, n }, k, scales: weight.scales.clone(), offsets, integers })
     }
 
     /// Number of columns, that is, of outputs.
@@ -167,6 +178,7 @@ impl Int8 {
             k: self.k,
             scales: columns.iter().map(|&j| self.scales[j as usize]).collect(),
             offsets: columns.iter().map(|&j| self.offsets[j as usize]).collect(),
+            integers: self.integers,
         }
     }
 
@@ -205,20 +217,18 @@ impl Int8 {
 
     /// The rows of A as packed integers, and the scale of each row.
     fn tiles(&self, a: &[f32], c: usize) -> (Tiles, Vec<f32>) {
-        let (kernel, offset) = kernel::choose_int8();
+        let Integers { kernel, offset } = self.integers;
         let m = c / self.panels.n.max(1);
         assert!(a.len() == m * self.k && c == m * self.panels.n, "sizes of a product differ");
         let rows: Vec<&[f32]> = a.chunks_exact(self.k.max(1)).collect();
         let scales: Vec<f32> = rows.iter().map(|row| scale_of(row)).collect();
         // Flipping the highest bit of a byte adds 128 to it.
         let flip = if offset == 0 { 0 } else { 0x8080_8080 };
-        let tiles = Tiles::new(m, 0..self.panels.steps, kernel, |piece, to| {
+        let end = self.k.div_ceil(POSITIONS);
+        let tiles = Tiles::new(m, 0..self.panels.steps, end, kernel, |piece, to| {
             let positions = piece.start * POSITIONS..self.k.min(piece.end * POSITIONS);
-            let of_tiles = rows.chunks(TILE_ROWS).zip(scales.chunks(TILE_ROWS)).zip(to.chunks_exact_mut(TILE_WORDS));
-            for ((rows, scales), to) in of_tiles {
-                for ((row, scale), to) in rows.iter().zip(scales).zip(to.chunks_exact_mut(ROW_STRIDE)) {
-                    round_row(&row[positions.clone()], inverse(*scale), flip, to);
-                }
+            for ((row, scale), to) in rows.iter().zip(&scales).zip(to.chunks_exact_mut(kernel.shape().stride)) {
+                round_row(&row[positions.clone()], inverse(*scale), flip, to);
             }
         });
         (tiles, scales)
@@ -244,17 +254,19 @@ impl Int8 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::numbers;
+    use super::super::amx;
+    use super::super::tests::{SIZES, numbers};
     use super::*;
 
     #[test]
     fn products_are_those_of_the_integers() {
-        let with_none = [(0, 5, 7), (3, 0, 7)];
-        let sizes = [(1, 1, 1), (3, 5, 7), (12, 32, 64), (13, 33, 65), (5, 37, 1030), (30, 64, 257), (1, 70, 2051)];
-        for (m, n, k) in with_none.into_iter().chain(sizes) {
+        let sizes = [(5, 37, 1030), (1, 70, 2051)].into_iter().chain(SIZES);
+        let by = amx::ways().into_iter().map(Integers::amx);
+        let integers: Vec<Integers> = [Integers::vectors()].into_iter().chain(by).collect();
+        for ((m, n, k), integers) in sizes.flat_map(|size| integers.iter().map(move |integers| (size, *integers))) {
             let (a, w) = (numbers(m * k, 1), numbers(n * k, 2));
             let (rows, weight) = (Quantised::new(&a, k), Quantised::new(&w, k));
-            let packed = Int8::new(&weight, k).unwrap();
+            let packed = Int8::by(&weight, k, integers).unwrap();
             let mut c = vec![f32::NAN; m * n];
             packed.product(&a, &mut c);
             for (i, row) in rows.values.chunks_exact(k).enumerate() {

@@ -5,11 +5,8 @@
 //!
 //! Every element of C is one chain of fused multiply-adds over the inner dimension, from its beginning to its end,
 //! whichever tile it falls into: a row's result depends neither on the rows beside it, nor on the number of threads,
-//! nor (in float32) on the instruction set.
-
-use super::Precision;
-#[cfg(any(test, target_arch = "x86_64"))]
-use crate::ops::simd::{Level, level};
+//! nor (in float32) on the instruction set. [`super::amx`] has other kernels for bfloat16 and 8-bit integers; it cuts
+//! chains of bfloat16 into blocks, which are the same for every row, too.
 
 /// Rows of a tile of C: with two vectors of 16 columns a row, 24 of AVX-512's 32 registers hold sums.
 pub(super) const TILE_ROWS: usize = 12;
@@ -26,9 +23,9 @@ pub(super) const TILE_WORDS: usize = TILE_ROWS * ROW_STRIDE;
 /// How a tile of A is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// Row after row, [`ROW_STRIDE`] apart.
+    /// Row after row, [`ROW_STRIDE`] apart; for AMX, [`super::arithmetic::Shape::stride`].
     Rows,
-    /// Step after step, [`TILE_ROWS`] apart.
+    /// Step after step, [`TILE_ROWS`] apart. AMX has only the other order.
     Steps,
 }
 
@@ -72,44 +69,8 @@ impl Tile {
 ///
 /// # Safety
 /// Rows are 1 to [`TILE_ROWS`]; A and B hold the tile's steps, C that many rows of [`PANEL`] columns; the machine has
-/// the instructions that [`choose`] saw.
-pub(super) type Kernel = unsafe fn(usize, Tile);
-
-/// The kernel for this machine.
-pub(super) fn choose(precision: Precision, order: Order) -> Kernel {
-    fn by_order(order: Order, rows: Kernel, steps: Kernel) -> Kernel {
-        match order {
-            Order::Rows => rows,
-            Order::Steps => steps,
-        }
-    }
-    #[cfg(target_arch = "x86_64")]
-    match (precision, level()) {
-        (Precision::F32, Level::Avx512) => return by_order(order, x86::avx512::<false>, x86::avx512::<true>),
-        (Precision::F32, Level::Avx2) => return by_order(order, x86::avx2::<false>, x86::avx2::<true>),
-        (Precision::Bf16, _) if precision.is_native() => {
-            return by_order(order, x86::avx512_bf16::<false>, x86::avx512_bf16::<true>);
-        }
-        _ => {}
-    }
-    match precision {
-        Precision::F32 => by_order(order, plain::kernel::<false, false>, plain::kernel::<false, true>),
-        Precision::Bf16 => by_order(order, plain::kernel::<true, false>, plain::kernel::<true, true>),
-    }
-}
-
-/// This machine's kernel for 8-bit integers, four per step, with A packed by rows and the sums as 32-bit integers in
-/// the bits of C. Also the number that must be added to A's integers beforehand: 128 if the kernel takes them as
-/// unsigned, else 0.
-pub(super) fn choose_int8() -> (Kernel, i32) {
-    #[cfg(target_arch = "x86_64")]
-    match level() {
-        Level::Avx512 if is_x86_feature_detected!("avx512vnni") => return (x86::avx512_vnni::<false>, 128),
-        Level::Avx512 | Level::Avx2 => return (x86::avx2_int8, 0),
-        Level::Baseline => {}
-    }
-    (plain::int8, 0)
-}
+/// the instructions that it is compiled for.
+pub(super) type Function = unsafe fn(usize, Tile);
 
 /// Evaluates an expression with the number of rows, known only at run time, as the constant `ROWS`.
 macro_rules! for_rows {
@@ -128,12 +89,12 @@ const fn offset(by_step: bool, row: usize, step: usize) -> usize {
 }
 
 /// In plain Rust, for any machine: pieces of at most 4 rows by 16 columns, 16 of NEON's 32 registers.
-mod plain {
+pub(super) mod plain {
     use super::{PANEL, TILE_ROWS, Tile, offset};
 
     /// # Safety
-    /// As for [`super::Kernel`].
-    pub(super) unsafe fn kernel<const PAIRS: bool, const BY_STEP: bool>(rows: usize, tile: Tile) {
+    /// As for [`super::Function`].
+    pub(in super::super) unsafe fn kernel<const PAIRS: bool, const BY_STEP: bool>(rows: usize, tile: Tile) {
         for first in (0..rows).step_by(4) {
             for column in (0..PANEL).step_by(16) {
                 // SAFETY: a part of the tile.
@@ -177,8 +138,8 @@ mod plain {
     }
 
     /// # Safety
-    /// As for [`super::Kernel`], with A packed by rows.
-    pub(super) unsafe fn int8(rows: usize, tile: Tile) {
+    /// As for [`super::Function`], with A packed by rows.
+    pub(in super::super) unsafe fn int8(rows: usize, tile: Tile) {
         let Tile { steps, a, b, c, ldc, accumulate } = tile;
         for row in 0..rows {
             for column in (0..PANEL).step_by(16) {
@@ -216,7 +177,7 @@ mod plain {
 // With intrinsics: plain loops over arrays reach the same speed for some numbers of rows and a quarter of it for
 // others.
 #[cfg(target_arch = "x86_64")]
-mod x86 {
+pub(super) mod x86 {
     use std::arch::x86_64::{
         __m256, __m256i, __m512, __m512bh, _mm256_add_epi32, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256,
         _mm256_madd_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256,
@@ -239,9 +200,9 @@ mod x86 {
             $(#[$meta])*
             ///
             /// # Safety
-            /// As for [`super::Kernel`].
+            /// As for [`super::Function`].
             #[target_feature(enable = $features)]
-            pub(super) unsafe fn $name<const BY_STEP: bool>(rows: usize, tile: Tile) {
+            pub(in super::super) unsafe fn $name<const BY_STEP: bool>(rows: usize, tile: Tile) {
                 for first in (0..rows).step_by($most) {
                     for column in (0..PANEL).step_by(2 * $lanes) {
                         // SAFETY: a part of the tile.
@@ -318,9 +279,9 @@ mod x86 {
     /// saturates.
     ///
     /// # Safety
-    /// As for [`super::Kernel`], with A packed by rows.
+    /// As for [`super::Function`], with A packed by rows.
     #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn avx2_int8(rows: usize, tile: Tile) {
+    pub(in super::super) unsafe fn avx2_int8(rows: usize, tile: Tile) {
         for first in (0..rows).step_by(4) {
             for column in (0..PANEL).step_by(16) {
                 // SAFETY: a part of the tile.
@@ -374,14 +335,17 @@ mod x86 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::arithmetic::{Arithmetic, Integers, Kernel, choose};
     use super::*;
+    #[cfg(target_arch = "x86_64")]
+    use crate::ops::simd::{Level, level};
 
     fn words(n: usize, seed: u32, word: impl Fn(u32) -> u32) -> Vec<u32> {
         (0..n as u32).map(|i| word(i.wrapping_mul(2_654_435_761).wrapping_add(seed))).collect()
     }
 
     /// C after two pieces of the inner dimension, the second added to the first.
-    fn run(kernel: Kernel, rows: usize, steps: usize, a: &[u32], b: &[u32]) -> Vec<f32> {
+    fn run(kernel: Function, rows: usize, steps: usize, a: &[u32], b: &[u32]) -> Vec<f32> {
         let mut c = vec![f32::NAN; rows * PANEL];
         for accumulate in [false, true] {
             let (a, b) = (a.as_ptr(), b.as_ptr());
@@ -392,24 +356,28 @@ mod tests {
         c
     }
 
-    /// All kernels that this machine can run give the same bits, for every number of rows.
+    fn function(kernel: Kernel) -> Function {
+        let Kernel::Vectors(function) = kernel else { panic!("{kernel:?} is not a function") };
+        function
+    }
+
+    /// All kernels with vectors that this machine can run give the same bits, for every number of rows.
     #[test]
     fn kernels_agree() {
         let number = |x: u32| ((x >> 8) as f32 / 1e7 - 0.8).to_bits();
-        let has_avx2 = level() != Level::Baseline;
         for rows in 1..=TILE_ROWS {
             for steps in [1, 2, 33, DEPTH] {
                 let (a, b) = (words(TILE_WORDS, 1, number), words(steps * PANEL, 2, number));
                 let want = run(plain::kernel::<false, false>, rows, steps, &a, &b);
                 let by_step = run(plain::kernel::<false, true>, rows, steps, &a, &b);
-                assert_eq!(run(choose(Precision::F32, Order::Rows), rows, steps, &a, &b), want);
-                assert_eq!(run(choose(Precision::F32, Order::Steps), rows, steps, &a, &b), by_step);
+                assert_eq!(run(function(choose(Arithmetic::F32, Order::Rows)), rows, steps, &a, &b), want);
+                assert_eq!(run(function(choose(Arithmetic::F32, Order::Steps)), rows, steps, &a, &b), by_step);
                 let (ints, weights) = (words(TILE_WORDS, 3, |x| x >> 3), words(steps * PANEL, 4, |x| x.rotate_left(9)));
                 // Bytes of A in two forms: signed, and 128 more.
                 let flipped: Vec<u32> = ints.iter().map(|word| word ^ 0x8080_8080).collect();
                 let want_int8 = run(plain::int8, rows, steps, &ints, &weights);
-                let (chosen, offset) = choose_int8();
-                let mut got = run(chosen, rows, steps, if offset == 0 { &ints } else { &flipped }, &weights);
+                let Integers { kernel, offset } = Integers::vectors();
+                let mut got = run(function(kernel), rows, steps, if offset == 0 { &ints } else { &flipped }, &weights);
                 for (i, value) in got.iter_mut().enumerate() {
                     let column = weights[i % PANEL..].iter().step_by(PANEL).take(steps);
                     let sum: i32 = column.flat_map(|word| word.to_le_bytes()).map(|byte| i32::from(byte as i8)).sum();
@@ -418,7 +386,7 @@ mod tests {
                 let bits = |c: &[f32]| c.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
                 assert_eq!(bits(&got), bits(&want_int8), "{rows} rows, {steps} steps");
                 #[cfg(target_arch = "x86_64")]
-                if has_avx2 {
+                if level() != Level::Baseline {
                     assert_eq!(run(x86::avx2::<false>, rows, steps, &a, &b), want);
                     assert_eq!(run(x86::avx2::<true>, rows, steps, &a, &b), by_step);
                     assert_eq!(bits(&run(x86::avx2_int8, rows, steps, &ints, &weights)), bits(&want_int8));

@@ -14,8 +14,11 @@
 //!         for each piece of the inner dimension the panel's piece lies in the first-level cache
 //!             for each tile of 12 rows of A     one micro-kernel
 //! ```
-//! (Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication", with B packed beforehand.)
+//! (Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication", with B packed beforehand.) With
+//! AMX a tile has 32 rows.
 
+mod amx;
+mod arithmetic;
 pub mod int8;
 mod kernel;
 mod pack;
@@ -28,8 +31,10 @@ use rayon::prelude::*;
 
 use super::memory::{Scratch, SharedRows};
 use super::profile::{self, Work};
+use super::simd;
 use crate::choice::choice;
-use kernel::{DEPTH, Order, PANEL, ROW_STRIDE, TILE_ROWS, TILE_WORDS, Tile};
+use arithmetic::{Arithmetic, Shape};
+use kernel::{DEPTH, Order, PANEL, ROW_STRIDE, Tile};
 use panels::{Panels, Tiles};
 pub use small::fixed;
 
@@ -50,11 +55,13 @@ impl Precision {
     pub fn is_native(self) -> bool {
         match self {
             Self::F32 => true,
-            #[cfg(target_arch = "x86_64")]
-            Self::Bf16 => super::simd::level() == super::simd::Level::Avx512 && is_x86_feature_detected!("avx512bf16"),
-            #[cfg(not(target_arch = "x86_64"))]
-            Self::Bf16 => false,
+            Self::Bf16 => simd::instructions().bf16,
         }
+    }
+
+    /// Whether AMX computes its products.
+    pub fn is_by_amx(self) -> bool {
+        matches!(Arithmetic::of(self), Arithmetic::Amx(_))
     }
 
     /// Positions of the inner dimension in one 32-bit step.
@@ -116,31 +123,41 @@ pub struct Packed {
     panels: Panels,
     k: usize,
     n: usize,
-    precision: Precision,
+    arithmetic: Arithmetic,
 }
 
 impl Packed {
     /// A row-major matrix [k, n].
     pub fn new(b: &[f32], k: usize, n: usize, precision: Precision) -> Self {
-        let b = Matrix::new(b, k, n);
-        Self::pack(k, n, precision, |_, columns, to| pack::panel(b, columns, to, precision))
+        Self::by(Matrix::new(b, k, n), Arithmetic::of(precision))
+    }
+
+    fn by(b: Matrix, arithmetic: Arithmetic) -> Self {
+        let pack = |columns, to: &mut [u32]| pack::panel(b, columns, to, arithmetic.precision());
+        Self::pack(b.rows, b.columns, arithmetic, |_, columns, to| pack(columns, to))
     }
 
     /// The transpose of a row-major matrix [n, k]: a weight, for x·Wᵀ.
     pub fn transposed(b: &[f32], n: usize, k: usize, precision: Precision) -> Self {
-        let b = Matrix::new(b, n, k);
-        Self::pack(k, n, precision, |block, columns, to| pack::transposed_panel(b, columns, block, to, precision))
+        Self::transposed_by(Matrix::new(b, n, k), Arithmetic::of(precision))
+    }
+
+    fn transposed_by(b: Matrix, arithmetic: Arithmetic) -> Self {
+        Self::pack(b.columns, b.rows, arithmetic, |block, columns, to| {
+            pack::transposed_panel(b, columns, block, to, arithmetic.precision());
+        })
     }
 
     /// `panel` packs some columns into a panel. It also gets scratch for [`PANEL`] packed rows, one for each thread.
     fn pack(
         k: usize,
         n: usize,
-        precision: Precision,
+        arithmetic: Arithmetic,
         panel: impl Fn(&mut [u32], Range<usize>, &mut [u32]) + Sync,
     ) -> Self {
         let _timer = profile::kernel("pack weights and gradients", "", Work::floats(2 * k * n));
-        let steps = k.div_ceil(precision.positions());
+        let filled = k.div_ceil(arithmetic.precision().positions());
+        let steps = filled.next_multiple_of(arithmetic.shape().block);
         let (mut panels, words) = (Scratch::new(n.div_ceil(PANEL) * steps * PANEL), steps * PANEL);
         if words > 0 {
             let block = || Scratch::new(PANEL * ROW_STRIDE);
@@ -148,11 +165,13 @@ impl Packed {
                 let columns = i * PANEL..n.min((i + 1) * PANEL);
                 if columns.len() < PANEL {
                     to.fill(0);
+                } else {
+                    to[filled * PANEL..].fill(0);
                 }
                 panel(block.words_mut(), columns, to);
             });
         }
-        Self { panels: Panels { words: panels, steps, n }, k, n, precision }
+        Self { panels: Panels { words: panels, steps, n }, k, n, arithmetic }
     }
 
     /// Number of columns.
@@ -167,7 +186,7 @@ impl Packed {
 
     /// Column `j`, with the rounding of packing. out: [k].
     pub fn column(&self, j: usize, out: &mut [f32]) {
-        match self.precision {
+        match self.arithmetic.precision() {
             Precision::F32 => out.iter_mut().zip(self.panels.column(j)).for_each(|(x, word)| *x = f32::from_bits(word)),
             Precision::Bf16 => {
                 for (two, word) in out.chunks_mut(2).zip(self.panels.column(j)) {
@@ -200,10 +219,11 @@ impl Packed {
         if self.k == 0 {
             return c.fill(0.0);
         }
-        let tiles = Tiles::pack(Matrix::new(a, m, self.k), Order::Rows, 0..m, 0..self.panels.steps, self.precision);
+        let tiles = Tiles::pack(Matrix::new(a, m, self.k), Order::Rows, 0..m, 0..self.panels.steps, self.arithmetic);
         let shared = SharedRows::new(c, self.n);
         self.panels.tasks().for_each(|columns| {
-            let _timer = profile::kernel("product", "rows", Work::product(m, columns.len(), self.k, self.precision));
+            let work = Work::product(m, columns.len(), self.k, self.arithmetic.precision());
+            let _timer = profile::kernel("product", "rows", work);
             // SAFETY: C holds m rows of n columns, and tasks have disjoint columns.
             unsafe { self.panels.multiply(&tiles, columns, shared.pointer(), false) };
         });
@@ -225,11 +245,11 @@ impl Packed {
             return;
         }
         let part = if order == Order::Rows { "rows" } else { "weight gradients" };
-        let _timer = profile::kernel("product", part, Work::product(m, n, self.k, self.precision));
+        let _timer = profile::kernel("product", part, Work::product(m, n, self.k, self.arithmetic.precision()));
         let steps = self.panels.steps;
         for start in (0..steps).step_by(GROUP) {
             let group = start..steps.min(start + GROUP);
-            let tiles = Tiles::pack(a, order, rows.clone(), group, self.precision);
+            let tiles = Tiles::pack(a, order, rows.clone(), group, self.arithmetic);
             // SAFETY: C holds m rows of n columns.
             unsafe { self.panels.multiply(&tiles, 0..n, c.as_mut_ptr(), accumulate || start > 0) };
         }
@@ -239,6 +259,10 @@ impl Packed {
 /// C = Aᵀ·B, or C += Aᵀ·B, over the threads: the gradient of a weight. A: [rows, m], B: [rows, n], C: [m, n], all
 /// row-major.
 pub fn transposed_product(a: &[f32], b: &[f32], rows: usize, c: &mut [f32], accumulate: bool, precision: Precision) {
+    transposed_product_by(a, b, rows, c, accumulate, Arithmetic::of(precision));
+}
+
+fn transposed_product_by(a: &[f32], b: &[f32], rows: usize, c: &mut [f32], accumulate: bool, arithmetic: Arithmetic) {
     if rows == 0 || c.is_empty() {
         if !accumulate {
             c.fill(0.0);
@@ -247,12 +271,16 @@ pub fn transposed_product(a: &[f32], b: &[f32], rows: usize, c: &mut [f32], accu
     }
     let (m, n) = (a.len() / rows, b.len() / rows);
     assert!(a.len() == rows * m && b.len() == rows * n && c.len() == m * n, "sizes of a product differ");
-    let packed = Packed::new(b, rows, n, precision);
+    let packed = Packed::by(Matrix::new(b, rows, n), arithmetic);
     let a = Matrix::new(a, rows, m);
     // A task has few enough rows for its tiles of A to stay in a thread's cache, but no fewer, since each task reads
     // all of B; and all threads get the same number of tasks. How the rows are divided does not change any result.
-    let tasks = m.div_ceil(pack::MOST_COLUMNS).next_multiple_of(rayon::current_num_threads());
-    let task = m.div_ceil(tasks).next_multiple_of(4).min(pack::MOST_COLUMNS);
+    let (most, multiple) = match arithmetic {
+        Arithmetic::F32 | Arithmetic::Bf16 => (pack::MOST_COLUMNS, 4),
+        Arithmetic::Amx(_) => (amx::MOST_COLUMNS, amx::ROWS),
+    };
+    let tasks = m.div_ceil(most).next_multiple_of(rayon::current_num_threads());
+    let task = m.div_ceil(tasks).next_multiple_of(multiple).min(most);
     let shared = SharedRows::new(c, n);
     (0..m.div_ceil(task)).into_par_iter().for_each(|i| {
         let range = i * task..m.min((i + 1) * task);
@@ -266,22 +294,24 @@ pub fn transposed_product(a: &[f32], b: &[f32], rows: usize, c: &mut [f32], accu
 /// the peak that products are measured against.
 pub fn peak(precision: Precision) -> f64 {
     const CALLS: usize = 4_000;
-    const FLOPS: usize = 2 * CALLS * TILE_ROWS * PANEL * DEPTH;
-    let kernel = kernel::choose(precision, Order::Rows);
+    let kernel = arithmetic::choose(Arithmetic::of(precision), Order::Rows);
+    let shape @ Shape { rows, depth, .. } = kernel.shape();
     let run = || {
-        let (a, b) = (vec![0u32; TILE_WORDS], vec![0u32; DEPTH * PANEL]);
-        let mut c = vec![0f32; TILE_ROWS * PANEL];
+        let (a, b) = (vec![0u32; shape.tile_words()], vec![0u32; depth * PANEL]);
+        let mut c = vec![0f32; rows * PANEL];
         let (a, b, c) = (a.as_ptr(), b.as_ptr(), c.as_mut_ptr());
-        let tile = Tile { steps: DEPTH, a, b, c, ldc: PANEL, accumulate: false };
+        let tile = Tile { steps: depth, a, b, c, ldc: PANEL, accumulate: false };
+        let kernel = kernel.begin(rows);
         for _ in 0..CALLS {
             // SAFETY: whole tiles.
-            unsafe { kernel(TILE_ROWS, tile) };
+            unsafe { kernel.run(rows, tile) };
         }
     };
+    let flops = 2 * CALLS * rows * PANEL * depth * precision.positions();
     let turn = || {
         let started = std::time::Instant::now();
         rayon::broadcast(|_| run());
-        (FLOPS * precision.positions()) as f64 / started.elapsed().as_secs_f64()
+        flops as f64 / started.elapsed().as_secs_f64()
     };
     // The best of a few turns, since other programs may be using the machine.
     (0..8).map(|_| turn()).fold(0.0, f64::max)
@@ -326,7 +356,7 @@ mod tests {
     }
 
     /// Awkward sizes: no rows or columns, single ones, odd inner dimensions, tails of tiles, panels, pieces and groups.
-    const SIZES: [(usize, usize, usize); 14] = [
+    pub(super) const SIZES: [(usize, usize, usize); 16] = [
         (0, 5, 7),
         (3, 0, 7),
         (1, 1, 1),
@@ -341,15 +371,24 @@ mod tests {
         (7, 3, 2050),
         (7, 3, 4100),
         (1, 31, 513),
+        (48, 35, 31),
+        (67, 17, 300),
     ];
+
+    /// All that products can be computed with here; AMX by a plain function, and by the instructions.
+    pub(super) fn arithmetics() -> Vec<Arithmetic> {
+        let by = amx::ways().into_iter().map(Arithmetic::Amx);
+        [Arithmetic::F32, Arithmetic::Bf16].into_iter().chain(by).collect()
+    }
 
     #[test]
     fn packed_products_equal_the_definition() {
-        for precision in [Precision::F32, Precision::Bf16] {
+        for arithmetic in arithmetics() {
+            let precision = arithmetic.precision();
             for (m, n, k) in SIZES {
                 let (a, b) = (numbers(m * k, 1), numbers(k * n, 2));
                 let want = naive(Matrix::new(&a, m, k), Matrix::new(&b, k, n));
-                let packed = Packed::new(&b, k, n, precision);
+                let packed = Packed::by(Matrix::new(&b, k, n), arithmetic);
                 let mut c = vec![f32::NAN; m * n];
                 packed.product(&a, &mut c, false);
                 close(&c, &want, precision);
@@ -373,7 +412,7 @@ mod tests {
                     let most = if precision == Precision::Bf16 { 2f32.powi(-8) } else { 0.0 };
                     assert!(column.iter().zip(want).all(|(x, w)| (x - w).abs() <= most * w.abs()), "{m}x{n}x{k}: {j}");
                 }
-                let from_transpose = Packed::transposed(&b_t, n, k, precision);
+                let from_transpose = Packed::transposed_by(Matrix::new(&b_t, n, k), arithmetic);
                 assert_eq!(from_transpose.panels.words.words(), packed.panels.words.words(), "{m}x{n}x{k}");
             }
         }
@@ -381,32 +420,37 @@ mod tests {
 
     #[test]
     fn transposed_products_add_to_what_is_there() {
-        for precision in [Precision::F32, Precision::Bf16] {
+        for arithmetic in arithmetics() {
             for (m, n, rows) in SIZES {
                 let (a, b) = (numbers(rows * m, 3), numbers(rows * n, 4));
                 let want = naive(Matrix::new(&a, rows, m).t(), Matrix::new(&b, rows, n));
                 let mut c = vec![1f32; m * n];
-                transposed_product(&a, &b, rows, &mut c, true, precision);
+                transposed_product_by(&a, &b, rows, &mut c, true, arithmetic);
                 let want: Vec<(f64, f64)> = want.iter().map(|(w, size)| (w + 1.0, size + 1.0)).collect();
-                close(&c, &want, precision);
+                close(&c, &want, arithmetic.precision());
             }
         }
     }
 
     #[test]
     fn a_row_is_the_same_alone_and_among_others() {
-        for precision in [Precision::F32, Precision::Bf16] {
+        for arithmetic in arithmetics() {
             let (m, n, k) = (37, 70, 600);
             let (a, b) = (numbers(m * k, 5), numbers(k * n, 6));
-            let packed = Packed::new(&b, k, n, precision);
+            let packed = Packed::by(Matrix::new(&b, k, n), arithmetic);
             let mut all = vec![0f32; m * n];
             packed.product(&a, &mut all, false);
-            for i in [0, 11, 12, 36] {
+            for i in [0, 11, 12, 15, 16, 31, 32, 36] {
                 let mut one = vec![0f32; n];
                 packed.product(&a[i * k..(i + 1) * k], &mut one, false);
                 assert_eq!(one, all[i * n..(i + 1) * n]);
             }
-            if precision == Precision::F32 {
+            for rows in [5, 16, 20, 33] {
+                let mut some = vec![0f32; rows * n];
+                packed.product(&a[3 * k..(3 + rows) * k], &mut some, false);
+                assert_eq!(some, all[3 * n..(3 + rows) * n]);
+            }
+            if arithmetic == Arithmetic::F32 {
                 // The unpacked product sums in the same order.
                 let mut fixed_order = vec![0f32; m * n];
                 fixed(m, n, k, Matrix::new(&a, m, k), &b, n, &mut fixed_order, n);
@@ -418,8 +462,8 @@ mod tests {
     /// A NaN must reach the loss, or divergence would pass unseen.
     #[test]
     fn nan_stays() {
-        for precision in [Precision::F32, Precision::Bf16] {
-            let packed = Packed::new(&[1.0, f32::NAN], 2, 1, precision);
+        for arithmetic in arithmetics() {
+            let packed = Packed::by(Matrix::new(&[1.0, f32::NAN], 2, 1), arithmetic);
             let mut c = [0f32];
             packed.product(&[1.0, 1.0], &mut c, false);
             assert!(c[0].is_nan());

@@ -10,15 +10,33 @@ use crate::ops::simd::vectorised;
 /// The most columns that [`tiles`] can take at once.
 pub(super) const MOST_COLUMNS: usize = 8 * TILE_ROWS;
 
-/// Rows of A (row-major) at some positions of the inner dimension, packed row after row.
-pub(super) fn rows(a: Matrix, rows: Range<usize>, positions: Range<usize>, to: &mut [u32], precision: Precision) {
+/// Rows of A (row-major) at some positions of the inner dimension, packed row after row, `stride` words apart.
+pub(super) fn rows(
+    a: Matrix,
+    rows: Range<usize>,
+    positions: Range<usize>,
+    to: &mut [u32],
+    stride: usize,
+    precision: Precision,
+) {
     match precision {
-        Precision::F32 => copy_rows(a, rows, positions, to),
+        Precision::F32 => copy_rows(a, rows, positions, to, stride),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the machine has the instructions.
-        Precision::Bf16 if precision.is_native() => unsafe { x86::pair_rows(a, rows, positions, to) },
-        Precision::Bf16 => pair_rows(a, rows, positions, to),
+        Precision::Bf16 if precision.is_native() => unsafe { x86::pair_rows(a, rows, positions, to, stride) },
+        Precision::Bf16 => pair_rows(a, rows, positions, to, stride),
     }
+}
+
+/// Columns of a row-major matrix at some positions (rows) as pairs of bfloat16, packed column after column, `stride`
+/// words apart: as [`rows`] of the transpose. The steps of the last 16 that lie beyond the positions become 0.
+pub(super) fn columns(a: Matrix, columns: Range<usize>, positions: Range<usize>, to: &mut [u32], stride: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if Precision::Bf16.is_native() {
+        // SAFETY: the machine has the instructions.
+        return unsafe { x86::pair_columns(a, columns, positions, to, stride) };
+    }
+    pair_columns(a, columns, positions, to, stride);
 }
 
 /// Columns of a row-major matrix at some positions (rows), packed step after step in tiles of [`TILE_ROWS`] columns.
@@ -57,16 +75,17 @@ pub(super) fn transposed_panel(
     let (per_step, all) = (precision.positions(), b.columns);
     for start in (0..all).step_by(BLOCK * per_step) {
         let end = (start + BLOCK * per_step).min(all);
-        rows(b, columns.clone(), start..end, block, precision);
+        rows(b, columns.clone(), start..end, block, ROW_STRIDE, precision);
         let words = (end - start).div_ceil(per_step);
         transpose_words(block, columns.len(), words, &mut to[start / per_step * PANEL..]);
     }
 }
 
-/// A float32 rounded to bfloat16 (to nearest, ties to even), as the upper half of a float32.
+/// A float32 rounded to bfloat16 (to nearest, ties to even), as the upper half of a float32. As with processors'
+/// instructions, what is below the normal numbers becomes 0.
 #[inline(always)]
 fn rounded(x: f32) -> u32 {
-    let bits = x.to_bits();
+    let bits = if x.to_bits() & 0x7f80_0000 == 0 { x.to_bits() & 0x8000_0000 } else { x.to_bits() };
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
     // Rounding could overflow and turn a NaN into a number.
     if x.is_nan() { bits | 0x0040_0000 } else { rounded }
@@ -100,16 +119,16 @@ fn second<'a>(b: &Matrix<'a>, position: usize, positions: &Range<usize>, columns
 }
 
 vectorised! {
-    fn copy_rows(a: Matrix, rows: Range<usize>, positions: Range<usize>, to: &mut [u32]) {
-        for (row, to) in rows.zip(to.chunks_exact_mut(ROW_STRIDE)) {
+    fn copy_rows(a: Matrix, rows: Range<usize>, positions: Range<usize>, to: &mut [u32], stride: usize) {
+        for (row, to) in rows.zip(to.chunks_exact_mut(stride)) {
             for (to, from) in to.iter_mut().zip(&a.row(row)[positions.clone()]) {
                 *to = from.to_bits();
             }
         }
     }
 
-    fn pair_rows(a: Matrix, rows: Range<usize>, positions: Range<usize>, to: &mut [u32]) {
-        for (row, to) in rows.zip(to.chunks_exact_mut(ROW_STRIDE)) {
+    fn pair_rows(a: Matrix, rows: Range<usize>, positions: Range<usize>, to: &mut [u32], stride: usize) {
+        for (row, to) in rows.zip(to.chunks_exact_mut(stride)) {
             let (pairs, rest) = a.row(row)[positions.clone()].as_chunks::<2>();
             for (to, from) in to.iter_mut().zip(pairs) {
                 *to = pair(from[0], from[1]);
@@ -133,6 +152,23 @@ vectorised! {
             pair_words(&a.row(position)[columns.clone()], second(&a, position, &positions, &columns), words);
             distribute(words, to, step, |word| word);
         }
+    }
+
+    fn pair_columns(a: Matrix, columns: Range<usize>, positions: Range<usize>, to: &mut [u32], stride: usize) {
+        let mut words = [0u32; 16];
+        for block in columns.clone().step_by(16) {
+            let some = block..columns.end.min(block + 16);
+            for (step, position) in positions.clone().step_by(2).enumerate() {
+                let words = &mut words[..some.len()];
+                pair_words(&a.row(position)[some.clone()], second(&a, position, &positions, &some), words);
+                for (to, word) in to.chunks_exact_mut(stride).skip(block - columns.start).zip(words) {
+                    to[step] = *word;
+                }
+            }
+        }
+        let words = positions.len().div_ceil(2);
+        let rows = to.chunks_exact_mut(stride).take(columns.len());
+        rows.for_each(|row| row[words..words.next_multiple_of(16)].fill(0));
     }
 
     fn copy_panel(b: Matrix, columns: Range<usize>, to: &mut [u32]) {
@@ -181,12 +217,13 @@ fn pair_words(first: &[f32], second: Option<&[f32]>, to: &mut [u32]) {
 mod x86 {
     use std::arch::x86_64::{
         __m512, __m512i, _mm512_cvtne2ps_pbh, _mm512_loadu_ps, _mm512_mask_storeu_epi32, _mm512_maskz_loadu_ps,
-        _mm512_permutexvar_epi16, _mm512_set_epi16, _mm512_setzero_ps, _mm512_storeu_epi32,
+        _mm512_permutex2var_epi32, _mm512_permutexvar_epi16, _mm512_set_epi16, _mm512_set_epi32, _mm512_setzero_ps,
+        _mm512_setzero_si512, _mm512_storeu_epi32,
     };
     use std::mem::transmute;
     use std::ops::Range;
 
-    use super::{MOST_COLUMNS, Matrix, PANEL, ROW_STRIDE, TILE_ROWS, TILE_WORDS, distribute, second};
+    use super::{MOST_COLUMNS, Matrix, PANEL, TILE_ROWS, TILE_WORDS, distribute, second};
 
     /// Sixteen pairs of neighbours, from 32 floats.
     ///
@@ -221,8 +258,14 @@ mod x86 {
     /// # Safety
     /// AVX-512 with bfloat16.
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    pub(super) unsafe fn pair_rows(a: Matrix, rows: Range<usize>, positions: Range<usize>, to: &mut [u32]) {
-        for (row, to) in rows.zip(to.chunks_exact_mut(ROW_STRIDE)) {
+    pub(super) unsafe fn pair_rows(
+        a: Matrix,
+        rows: Range<usize>,
+        positions: Range<usize>,
+        to: &mut [u32],
+        stride: usize,
+    ) {
+        for (row, to) in rows.zip(to.chunks_exact_mut(stride)) {
             let from = &a.row(row)[positions.clone()];
             for start in (0..from.len()).step_by(32) {
                 let left = from.len() - start;
@@ -239,6 +282,30 @@ mod x86 {
         }
     }
 
+    /// Sixteen pairs of two rows' numbers, or of one row's and 0; those beyond the first `count` are 0.
+    ///
+    /// # Safety
+    /// AVX-512 with bfloat16; `count` floats can be read.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    unsafe fn pairs(first: *const f32, second: Option<*const f32>, count: usize) -> __m512i {
+        // 16-bit number 2j comes from the lower half, 2j + 1 from the upper half: the two rows become a row of pairs.
+        #[rustfmt::skip]
+        let interleave = _mm512_set_epi16(
+            31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17,
+            1, 16, 0,
+        );
+        // SAFETY: by the contract.
+        unsafe {
+            let low = load(first, count);
+            let high = match second {
+                Some(second) => load(second, count),
+                None => _mm512_setzero_ps(),
+            };
+            _mm512_permutexvar_epi16(interleave, neighbours(low, high))
+        }
+    }
+
     /// [`super::pair_words`].
     ///
     /// # Safety
@@ -246,22 +313,12 @@ mod x86 {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
     unsafe fn pair_words(first: &[f32], second: Option<&[f32]>, to: &mut [u32]) {
-        // 16-bit number 2j comes from the lower half, 2j + 1 from the upper half: the two rows become a row of pairs.
-        #[rustfmt::skip]
-        let interleave = _mm512_set_epi16(
-            31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17,
-            1, 16, 0,
-        );
         for start in (0..first.len()).step_by(16) {
             let left = first.len() - start;
             // SAFETY: reads and writes are masked to the slices.
             unsafe {
-                let low = load(first.as_ptr().add(start), left);
-                let high = match second {
-                    Some(second) => load(second.as_ptr().add(start), left),
-                    None => _mm512_setzero_ps(),
-                };
-                let pairs = _mm512_permutexvar_epi16(interleave, neighbours(low, high));
+                let second = second.map(|second| second.as_ptr().add(start));
+                let pairs = pairs(first.as_ptr().add(start), second, left);
                 let to = to.as_mut_ptr().add(start).cast();
                 if left >= 16 {
                     _mm512_storeu_epi32(to, pairs);
@@ -288,6 +345,62 @@ mod x86 {
             }
             distribute(words, to, step, |word| word);
         }
+    }
+
+    /// See [`super::columns`]. Blocks of 16 steps by 16 columns are transposed in registers.
+    ///
+    /// # Safety
+    /// AVX-512 with bfloat16.
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    pub(super) unsafe fn pair_columns(
+        a: Matrix,
+        columns: Range<usize>,
+        positions: Range<usize>,
+        to: &mut [u32],
+        stride: usize,
+    ) {
+        for (number, start) in positions.clone().step_by(32).enumerate() {
+            let positions = start..positions.end.min(start + 32);
+            for (block, to) in columns.clone().step_by(16).zip(to.chunks_mut(16 * stride)) {
+                let some = block..columns.end.min(block + 16);
+                let mut words = [_mm512_setzero_si512(); 16];
+                for (position, words) in positions.clone().step_by(2).zip(&mut words) {
+                    let first = &a.row(position)[some.clone()];
+                    let second = second(&a, position, &positions, &some).map(<[f32]>::as_ptr);
+                    // SAFETY: both are that long.
+                    *words = unsafe { pairs(first.as_ptr(), second, some.len()) };
+                }
+                let words = transposed(words);
+                for (to, words) in to.chunks_mut(stride).zip(words).take(some.len()) {
+                    let to = &mut to[16 * number..][..16];
+                    // SAFETY: sixteen words.
+                    unsafe { _mm512_storeu_epi32(to.as_mut_ptr().cast(), words) };
+                }
+            }
+        }
+    }
+
+    /// The transpose of 16 rows of 16 words.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn transposed(rows: [__m512i; 16]) -> [__m512i; 16] {
+        // Each time, rows i and i + 8 are interleaved into rows 2i and 2i + 1. An index and 16 means the second row.
+        let low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+        let high = _mm512_set_epi32(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8);
+        let mut rows = rows;
+        macro_rules! interleave {
+            ($($i:literal)+) => {
+                rows = [$(
+                    _mm512_permutex2var_epi32(rows[$i], low, rows[$i + 8]),
+                    _mm512_permutex2var_epi32(rows[$i], high, rows[$i + 8]),
+                )+]
+            };
+        }
+        interleave!(0 1 2 3 4 5 6 7);
+        interleave!(0 1 2 3 4 5 6 7);
+        interleave!(0 1 2 3 4 5 6 7);
+        interleave!(0 1 2 3 4 5 6 7);
+        rows
     }
 
     /// See [`super::panel`].
@@ -323,11 +436,36 @@ mod tests {
             (f32::INFINITY, f32::INFINITY),
             (f32::MAX, f32::INFINITY),
             (-0.0, -0.0),
+            (f32::MIN_POSITIVE, f32::MIN_POSITIVE),
+            (f32::MIN_POSITIVE.next_down(), 0.0),
+            (-f32::MIN_POSITIVE.next_down(), -0.0),
+            (1e-40, 0.0),
         ] {
             assert_eq!(upper(x).to_bits(), f32::to_bits(want), "{x}");
         }
         for bits in [0x7fff_ffffu32, 0xffff_ffff, 0x7f80_0001] {
             assert!(upper(f32::from_bits(bits)).is_nan());
+        }
+    }
+
+    /// Columns are the rows of the transpose.
+    #[test]
+    fn columns_are_packed_as_rows() {
+        for (rows, columns) in [(1, 1), (2, 15), (3, 16), (31, 17), (32, 33), (70, 90), (255, 128)] {
+            let data: Vec<f32> = (0..rows * columns).map(|i| (i as f32 * 0.37).sin() * 3.0).collect();
+            let transposed: Vec<f32> = (0..rows * columns).map(|i| data[i % rows * columns + i / rows]).collect();
+            let stride = 144;
+            let (mut got, mut want) = (vec![0u32; columns * stride], vec![0u32; columns * stride]);
+            for (some, positions) in [(0..columns, 0..rows), (columns / 3..columns, rows / 4 * 2..rows)] {
+                super::columns(Matrix::new(&data, rows, columns), some.clone(), positions.clone(), &mut got, stride);
+                let matrix = Matrix::new(&transposed, columns, rows);
+                super::rows(matrix, some.clone(), positions.clone(), &mut want, stride, Precision::Bf16);
+                for (got, want) in got.chunks(stride).zip(want.chunks(stride)).take(some.len()) {
+                    let words = positions.len().div_ceil(2);
+                    assert_eq!(got[..words], want[..words], "{rows}x{columns}");
+                    assert!(got[words..words.next_multiple_of(16)].iter().all(|word| *word == 0));
+                }
+            }
         }
     }
 
@@ -340,18 +478,24 @@ mod tests {
             return;
         }
         for (rows, columns) in [(1, 1), (2, 15), (3, 16), (7, 31), (12, 33), (9, 70), (30, 90)] {
-            let data: Vec<f32> = (0..rows * columns).map(|i| (i as f32 * 0.37).sin() * 3.0).collect();
+            let special = [f32::NAN, f32::INFINITY, f32::MIN_POSITIVE.next_down(), -1e-40, f32::MAX, -0.0];
+            let number = |i: usize| if i % 11 < 6 { special[i % 11] } else { (i as f32 * 0.37).sin() * 3.0 };
+            let data: Vec<f32> = (0..rows * columns).map(number).collect();
             let matrix = Matrix::new(&data, rows, columns);
             let mut got = vec![0u32; 12 * TILE_WORDS];
             let mut want = got.clone();
             // SAFETY: checked above.
-            unsafe { x86::pair_rows(matrix, 0..rows.min(12), 0..columns, &mut got) };
-            pair_rows(matrix, 0..rows.min(12), 0..columns, &mut want);
+            unsafe { x86::pair_rows(matrix, 0..rows.min(12), 0..columns, &mut got, ROW_STRIDE) };
+            pair_rows(matrix, 0..rows.min(12), 0..columns, &mut want, ROW_STRIDE);
             assert_eq!(got, want, "rows {rows}x{columns}");
             // SAFETY: checked above.
             unsafe { x86::pair_tiles(matrix, 0..columns, 0..rows, &mut got) };
             pair_tiles(matrix, 0..columns, 0..rows, &mut want);
             assert_eq!(got, want, "tiles {rows}x{columns}");
+            // SAFETY: checked above.
+            unsafe { x86::pair_columns(matrix, 0..columns, 0..rows, &mut got, ROW_STRIDE) };
+            pair_columns(matrix, 0..columns, 0..rows, &mut want, ROW_STRIDE);
+            assert_eq!(got, want, "columns {rows}x{columns}");
             let some = 0..columns.min(PANEL);
             // SAFETY: checked above.
             unsafe { x86::pair_panel(matrix, some.clone(), &mut got) };

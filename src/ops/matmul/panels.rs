@@ -1,11 +1,14 @@
 //! Packed operands of any type, and their multiplication tile by tile.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::kernel::{self, DEPTH, Order, PANEL, TILE_ROWS, TILE_WORDS, Tile};
-use super::{Matrix, Precision, Scratch, pack};
+use super::amx;
+use super::arithmetic::{Arithmetic, Kernel, Running, Shape, choose};
+use super::kernel::{Order, PANEL, Tile};
+use super::{Matrix, Scratch, pack};
 
 /// The right operand B, packed in panels of [`PANEL`] columns. A panel is stored step after step.
 #[derive(Debug)]
@@ -47,19 +50,20 @@ impl Panels {
     /// # Safety
     /// C points to as many rows as the tiles have, with all columns; no other thread touches the columns in `columns`.
     pub(super) unsafe fn multiply(&self, tiles: &Tiles, columns: Range<usize>, c: *mut f32, accumulate: bool) {
-        let ldc = self.n;
+        let (ldc, most) = (self.n, tiles.shape.rows);
+        let kernel = tiles.kernel.begin(tiles.rows);
         for column in columns.clone().step_by(PANEL) {
             let panel = &self.words.words()[column * self.steps..][..self.steps * PANEL];
             let width = PANEL.min(columns.end - column);
             for (number, piece) in tiles.pieces().enumerate() {
                 let b = panel[piece.start * PANEL..piece.end * PANEL].as_ptr();
-                for (tile, first) in (0..tiles.rows).step_by(TILE_ROWS).enumerate() {
+                for (tile, first) in (0..tiles.rows).step_by(most).enumerate() {
                     let a = tiles.tile(number, tile).as_ptr();
                     // SAFETY: the first of the tile's rows, by the contract.
                     let c = unsafe { c.add(first * ldc + column) };
                     let tile = Tile { steps: piece.len(), a, b, c, ldc, accumulate: accumulate || number > 0 };
                     // SAFETY: A's tile and B's panel hold these steps; of C only `width` columns are touched.
-                    unsafe { run(tiles.kernel, TILE_ROWS.min(tiles.rows - first), tile, width) };
+                    unsafe { run(&kernel, most.min(tiles.rows - first), tile, width) };
                 }
             }
         }
@@ -71,77 +75,86 @@ pub(super) struct Tiles {
     packed: Scratch,
     rows: usize,
     steps: Range<usize>,
-    kernel: kernel::Kernel,
+    kernel: Kernel,
+    shape: Shape,
 }
 
 impl Tiles {
-    pub(super) fn pack(a: Matrix, order: Order, rows: Range<usize>, steps: Range<usize>, precision: Precision) -> Self {
+    /// Packs `rows` of A (`Order::Rows`, A: [m, k]) or of its transpose (`Order::Steps`, A: [k, m]).
+    pub(super) fn pack(a: Matrix, order: Order, rows: Range<usize>, steps: Range<usize>, by: Arithmetic) -> Self {
+        let (precision, shape) = (by.precision(), by.shape());
         let (per_step, k) = (precision.positions(), if order == Order::Rows { a.columns } else { a.rows });
-        Self::new(rows.len(), steps, kernel::choose(precision, order), |piece, to| {
+        let end = k.div_ceil(per_step);
+        Self::new(rows.len(), steps, end, choose(by, order), |piece, to| {
             let positions = piece.start * per_step..k.min(piece.end * per_step);
-            match order {
-                Order::Rows => {
-                    for (to, first) in to.chunks_mut(TILE_WORDS).zip(rows.clone().step_by(TILE_ROWS)) {
-                        let rows = first..rows.end.min(first + TILE_ROWS);
-                        pack::rows(a, rows, positions.clone(), to, precision);
-                    }
-                }
-                Order::Steps => pack::tiles(a, rows.clone(), positions, to, precision),
+            match (order, by) {
+                (Order::Rows, _) => pack::rows(a, rows.clone(), positions, to, shape.stride, precision),
+                (Order::Steps, Arithmetic::Amx(_)) => pack::columns(a, rows.clone(), positions, to, shape.stride),
+                (Order::Steps, _) => pack::tiles(a, rows.clone(), positions, to, precision),
             }
         })
     }
 
-    /// `pack` is called for each piece of the steps and writes its tiles, [`TILE_WORDS`] apart.
+    /// `pack` is called for each piece of the steps and writes its tiles, [`Shape::tile_words`] apart. It writes the
+    /// steps before `end`; others become 0.
     pub(super) fn new(
         rows: usize,
         steps: Range<usize>,
-        kernel: kernel::Kernel,
+        end: usize,
+        kernel: Kernel,
         pack: impl Fn(Range<usize>, &mut [u32]),
     ) -> Self {
-        let words = rows.div_ceil(TILE_ROWS) * TILE_WORDS;
-        let packed = Scratch::new(steps.len().div_ceil(DEPTH) * words);
-        let mut tiles = Self { packed, rows, steps, kernel };
+        let shape = kernel.shape();
+        let words = rows.div_ceil(shape.rows) * shape.tile_words();
+        let packed = Scratch::new(steps.len().div_ceil(shape.depth) * words);
+        let mut tiles = Self { packed, rows, steps, kernel, shape };
         for (piece, to) in tiles.pieces().zip(tiles.packed.words_mut().chunks_mut(words)) {
-            pack(piece, to);
+            pack(piece.clone(), to);
+            if end < piece.end {
+                let rows = to.chunks_exact_mut(shape.stride).take(rows);
+                rows.for_each(|row| row[end - piece.start..piece.len()].fill(0));
+            }
         }
         tiles
     }
 
     /// The steps, cut into pieces that fit into a tile.
     fn pieces(&self) -> impl Iterator<Item = Range<usize>> + use<> {
-        let Range { start, end } = self.steps;
-        (start..end).step_by(DEPTH).map(move |start| start..end.min(start + DEPTH))
+        let (Range { start, end }, depth) = (self.steps.clone(), self.shape.depth);
+        (start..end).step_by(depth).map(move |start| start..end.min(start + depth))
     }
 
     /// A tile of rows at a piece of the steps.
     fn tile(&self, piece: usize, tile: usize) -> &[u32] {
-        &self.packed.words()[(piece * self.rows.div_ceil(TILE_ROWS) + tile) * TILE_WORDS..][..TILE_WORDS]
+        let (tiles, words) = (self.rows.div_ceil(self.shape.rows), self.shape.tile_words());
+        &self.packed.words()[(piece * tiles + tile) * words..][..words]
     }
 }
 
 /// Computes a tile of a C that has only `columns` columns there.
 ///
 /// # Safety
-/// As for [`kernel::Kernel`], except that C holds only `columns` columns.
+/// As for [`Running::run`], except that C holds only `columns` columns.
 #[inline(always)]
-unsafe fn run(kernel: kernel::Kernel, rows: usize, tile: Tile, columns: usize) {
+unsafe fn run(kernel: &Running, rows: usize, tile: Tile, columns: usize) {
     if columns == PANEL {
         // SAFETY: the caller's contract.
-        return unsafe { kernel(rows, tile) };
+        return unsafe { kernel.run(rows, tile) };
     }
-    let mut whole = [0f32; TILE_ROWS * PANEL];
+    let mut whole = [const { MaybeUninit::<[f32; PANEL]>::uninit() }; amx::SHAPE.rows];
     let row = |i: usize| {
         // SAFETY: row i of C, by the contract.
         unsafe { std::slice::from_raw_parts_mut(tile.c.add(i * tile.ldc), columns) }
     };
     if tile.accumulate {
-        for (i, whole) in whole.chunks_exact_mut(PANEL).take(rows).enumerate() {
-            whole[..columns].copy_from_slice(row(i));
+        for (i, whole) in whole.iter_mut().take(rows).enumerate() {
+            whole.write([0.0; PANEL])[..columns].copy_from_slice(row(i));
         }
     }
-    // SAFETY: `whole` holds a whole tile; the rest is the caller's contract.
-    unsafe { kernel(rows, Tile { c: whole.as_mut_ptr(), ldc: PANEL, ..tile }) };
-    for (i, whole) in whole.chunks_exact(PANEL).take(rows).enumerate() {
-        row(i).copy_from_slice(&whole[..columns]);
+    // SAFETY: `whole` has room for any tile; the rest is the caller's contract.
+    unsafe { kernel.run(rows, Tile { c: whole.as_mut_ptr().cast(), ldc: PANEL, ..tile }) };
+    for (i, whole) in whole.iter().take(rows).enumerate() {
+        // SAFETY: the kernel has written these rows.
+        row(i).copy_from_slice(unsafe { &whole.assume_init_ref()[..columns] });
     }
 }

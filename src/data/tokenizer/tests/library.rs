@@ -134,6 +134,57 @@ fn byte_level() -> Tokenizer {
     Tokenizer::from_json(file.to_string()).unwrap()
 }
 
+/// As with SentencePiece, the space in front of a text is none of the text's.
+#[test]
+fn a_space_that_was_put_in_front_is_taken_away() {
+    let level = |adds: bool| {
+        let step = serde_json::json!({
+            "type": "ByteLevel", "add_prefix_space": adds, "trim_offsets": true, "use_regex": true,
+        });
+        let file = serde_json::json!({
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+            "pre_tokenizer": { "type": "Sequence", "pretokenizers": [step] }, "post_processor": null, "decoder": step,
+            "model": {
+                "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+                "vocab": { "a": 0, "b": 1, "Ġ": 2, "Ġa": 3 }, "merges": [["Ġ", "a"]],
+            },
+        });
+        Tokenizer::from_json(file.to_string()).unwrap()
+    };
+    let tokenizer = level(true);
+    assert_eq!(tokenizer.pieces("a a"), ["Ġa", "Ġa"]);
+    assert_eq!(tokenizer.decode(&tokenizer.encode("a a")), "a a");
+    assert_eq!(tokenizer.decode_pieces("Ġa Ġ b"), "a b");
+    let tokenizer = level(false);
+    assert_eq!(tokenizer.decode(&tokenizer.encode(" a a")), " a a");
+}
+
+/// The library leaves out what byte-pair encoding has no piece for, if the file names no token for it.
+#[test]
+fn what_has_no_piece_is_unknown() {
+    for added in [false, true] {
+        let mut vocab = serde_json::json!({ "a": 0, "b": 1, "ab": 2 });
+        if added {
+            vocab["<unk>"] = 3.into();
+        }
+        let file = serde_json::json!({
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+            "pre_tokenizer": { "type": "Whitespace" }, "post_processor": null, "decoder": null,
+            "model": {
+                "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": vocab,
+                "merges": [["a", "b"]],
+            },
+        });
+        let tokenizer = Tokenizer::from_json(file.to_string()).unwrap();
+        let unknown = tokenizer.unk_id();
+        assert_eq!(tokenizer.encode("ab xb"), [2, unknown, 1], "{added}");
+        assert_eq!(tokenizer.encode("日"), [unknown], "{added}");
+        assert_eq!(tokenizer.sample("xab", RandomSplit::Dropout(1.0), 1), [unknown, 0, 1], "{added}");
+    }
+}
+
 /// In text it is a word that the vocabulary lacks, whatever the model does with these.
 #[test]
 fn a_special_token_in_text_is_no_word() {

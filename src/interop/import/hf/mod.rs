@@ -49,7 +49,7 @@ pub(super) const MARIAN: Format = Format {
     recognition: Recognition::Transformers(Family {
         model_type: "marian",
         subwords: &[&["source.spm", "target.spm", "vocab.json"], &[marian_vocabulary::TOKENIZER]],
-        optional: &["tokenizer_config.json", "target_vocab.json", tokenizers::TARGET],
+        optional: &["tokenizer_config.json", "target_vocab.json", tokenizers::TARGET, marian_vocabulary::ADDED],
         version: 3,
     }),
     read: |directory| import(directory, Architecture::Marian),

@@ -115,6 +115,19 @@ pub(super) fn read_tokenizers(directory: &Path, settings: &Settings) -> Result<T
             return Err(Error::failure(what).at(&file).help("the files are of different models"));
         }
     }
+    if file.ends_with(MODEL) {
+        let is_known = |piece: &String| texts.contains(piece) || code(piece).is_some() || *piece == mask;
+        let others: Vec<String> = added.values().filter(|piece| !is_known(piece)).map(|it| quoted(it)).collect();
+        if !others.is_empty() {
+            let what =
+                format!("tokens were added to its vocabulary, which mt would read as text: {}", others.join(", "));
+            let help = match whole.is_empty() {
+                true => "to import it without them, remove them from `added_tokens_decoder` in tokenizer_config.json",
+                false => "remove sentencepiece.bpe.model: tokenizer.json, which has them, is then read instead",
+            };
+            return Err(Error::failure(what).at(directory).help(help));
+        }
+    }
     let mut forbidden = settings.forbidden.clone();
     forbidden.extend(&spare);
     let last = config.get("legacy_behaviour").and_then(Value::as_bool).unwrap_or(false);
