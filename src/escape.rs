@@ -113,6 +113,10 @@ mod tests {
             ("größe", "'größe'"),
             ("~/x", "'~/x'"),
             ("", "''"),
+            // A command would take it for an option; but `-` alone is stdin.
+            ("-x y.toml", "'./-x y.toml'"),
+            ("-x.toml", "./-x.toml"),
+            ("-", "-"),
         ] {
             assert_eq!(shell_word(Path::new(path)), expected);
         }

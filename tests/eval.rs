@@ -130,6 +130,12 @@ fn lines_and_tables() {
     std::fs::copy(project.path("good"), project.path(odd)).unwrap();
     transcript.run(&format!("eval --ref ref --format latex --ter --hyp {odd}"));
     assert_transcript!(transcript);
+    // At the beginning of a row, LaTeX would take these for an argument of the command before it.
+    for name in ["[a]", "*b"] {
+        std::fs::copy(project.path("good"), project.path(name)).unwrap();
+        let output = project.mt(&["eval", "--ref", "ref", "--format", "latex", "--ter", "--hyp", name]);
+        assert!(stdout(&output).contains(&format!("\\midrule\n{{}}{name} & ")), "{}", stdout(&output));
+    }
 }
 
 #[test]

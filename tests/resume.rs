@@ -184,7 +184,7 @@ fn a_signal_saves_and_ends_while_the_directory_is_locked() {
 fn the_command_that_continues_a_stopped_run_works() {
     let project = Project::new();
     let mut args = endless();
-    args.extend(["--run-dir", "runs/it's a run", "--json"]);
+    args.extend(["--run-dir", "runs/it's a run", "--json", "--offline"]);
     let mut child = Running::start(project.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()));
     wait_for_log(&mut child, &project.path("runs/it's a run/log.jsonl"));
     send("-INT", &child);
@@ -194,6 +194,7 @@ fn the_command_that_continues_a_stopped_run_works() {
     let result: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
     assert!(result["update"].as_u64().unwrap() > 0 && result["model"].is_null(), "{result}");
     let command = said.split_once("continue with `mt ").unwrap().1.split_once('`').unwrap().0;
+    assert!(command.ends_with(" --offline"), "{command}");
     let line = format!("\"$0\" {command} --set train.max_updates=1");
     let mut shell = Command::new("sh");
     shell.args(["-c", &line, env!("CARGO_BIN_EXE_mt")]).current_dir(project.folder.path()).stdin(Stdio::null());
@@ -872,6 +873,32 @@ fn another_number_type_is_noted_when_a_run_goes_on() {
         "{}",
         stderr(&output)
     );
+}
+
+/// What "auto" has chosen is recorded, and the run keeps it.
+#[test]
+fn the_number_type_that_was_chosen_is_kept() {
+    let project = Project::new();
+    let auto = |more: &[&str]| {
+        let args = ["train", "--config", "small.toml", "--set", "runtime.precision=auto", "--device", "cpu"];
+        project.mt(&[&args[..], more].concat())
+    };
+    let output = auto(&["--set", "train.max_updates=4"]);
+    succeeds(&output);
+    let config = String::from_utf8(file(&project, "runs/small", "config.toml")).unwrap();
+    let recorded = config.lines().rfind(|line| line.starts_with("precision = ")).unwrap();
+    let chosen = recorded.trim_start_matches("precision = ").trim_matches('"');
+    assert!(["f32", "bf16"].contains(&chosen), "{config}");
+    let says = format!("runtime.precision = \"auto\": {chosen}, since ");
+    assert!(stderr(&output).contains(&says), "{}", stderr(&output));
+    // Also if another machine, or another version, would choose otherwise.
+    let other = if chosen == "f32" { "bf16" } else { "f32" };
+    project.write("runs/small/config.toml", config.replace(recorded, &format!("precision = \"{other}\"")));
+    let output = auto(&["--resume", "--set", "train.max_updates=6"]);
+    succeeds(&output);
+    let said = stderr(&output);
+    assert!(said.contains(&format!("runtime.precision = \"auto\": {other}, since the run began with it")), "{said}");
+    assert!(!said.contains("`runtime.precision` was"), "{said}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::limits;
 use crate::metrics::Tokenize;
 use crate::model::{Activation, Init, NormKind, NormPlacement, PaddingMask, PositionKind, Preset, Sinusoid, Tie};
 use crate::ops::matmul::Precision;
-use crate::train::{ValidMetric, optimizer, schedule};
+use crate::train::{ValidMetric, WantedPrecision, optimizer, schedule};
 
 /// The sections.
 pub(super) const ROOT: &[Key] = &[
@@ -231,7 +231,7 @@ const DECODE: &[Key] = &[
 const RUNTIME: &[Key] = &[
     key("device", Kind::Device).on_resume(OnResume::Free),
     key("threads", Kind::Integer { least: 0, most: MOST_THREADS as i128 }).on_resume(OnResume::Free),
-    key("precision", Kind::Choice(Precision::NAMES)).on_resume(OnResume::Noted),
+    key("precision", Kind::Choice(WantedPrecision::NAMES)).on_resume(OnResume::Noted),
     key("follow_links", Kind::Boolean).on_resume(OnResume::Free),
     key("reduce", Kind::Choice(Precision::NAMES)).on_resume(OnResume::Noted),
     key("rank_timeout", Kind::Integer { least: 2, most: 86_400 }).on_resume(OnResume::Free),

@@ -9,7 +9,7 @@ use crate::data::{DataConfig, TokenizerConfig};
 use crate::decode::DecodeConfig;
 use crate::model::ModelConfig;
 use crate::ops::matmul::Precision;
-use crate::train::{TrainConfig, ValidConfig};
+use crate::train::{TrainConfig, ValidConfig, WantedPrecision};
 
 /// A whole configuration; [`super::load`] makes one in which every value is filled in and every path absolute.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -43,7 +43,7 @@ pub struct RuntimeConfig {
     /// Threads on the processor; 0: all cores.
     pub threads: usize,
     /// The number type of matrix products.
-    pub precision: Precision,
+    pub precision: WantedPrecision,
     /// Whether training writes into directories of its run that are links.
     pub follow_links: bool,
     /// The number type of gradients on their way between the GPUs of a run on several.
@@ -57,7 +57,7 @@ impl Default for RuntimeConfig {
         Self {
             device: "auto".to_owned(),
             threads: 0,
-            precision: Precision::F32,
+            precision: WantedPrecision::F32,
             follow_links: false,
             reduce: Precision::F32,
             rank_timeout: 60,

@@ -30,6 +30,7 @@ use crate::notice::Notice;
 use crate::ops::matmul::Precision;
 use crate::ops::memory::change_on_host;
 use crate::ops::params::{Entry, ParameterLayout};
+use crate::train::WantedPrecision;
 use crate::{device, file};
 
 /// A model that was found, with everything needed to use it. Its weights have not been read.
@@ -232,9 +233,9 @@ pub fn load_parameters(file: &Path, model: &Transformer) -> Result<()> {
 }
 
 /// The number type of matrix products in inference: always float32 on the processor.
-fn inference_type(precision: Precision, device: &Device) -> DType {
+fn inference_type(precision: WantedPrecision, device: &Device) -> DType {
     match precision {
-        Precision::Bf16 if !device.is_cpu() => DType::BF16,
+        WantedPrecision::Bf16 if !device.is_cpu() => DType::BF16,
         _ => DType::F32,
     }
 }

@@ -12,6 +12,7 @@ use crate::config::{Config, RuntimeConfig};
 use crate::data::batches;
 use crate::data::training::TrainingData;
 use crate::device;
+use crate::device::processor::Processor;
 use crate::error::{Error, Result};
 use crate::escape::in_one_line;
 use crate::gpu::Others;
@@ -30,10 +31,16 @@ use crate::ranks::group::{Gift, Group};
 #[cfg(feature = "cuda")]
 use crate::train::backend::OnGpu;
 use crate::train::backend::{Backend, Tape};
+use crate::train::precision::{self, WantedPrecision};
 use crate::train::{Session, rehearse};
 
 /// The number type of matrix products in training on this device; says so if it is not the one asked for.
-pub fn number_type(precision: Precision, device: &Device, tell: Tell<'_>) -> DType {
+pub fn number_type(wanted: WantedPrecision, device: &Device, tell: Tell<'_>) -> DType {
+    let processor = Processor::detect();
+    let precision = wanted.on(&processor);
+    if wanted == WantedPrecision::Bf16 && device.is_cpu() {
+        precision::warning(&processor).into_iter().for_each(|text| tell(Notice::Warning(text)));
+    }
     match precision {
         Precision::F32 => DType::F32,
         Precision::Bf16 if !device.is_cpu() || Precision::Bf16.is_native() => DType::BF16,
@@ -44,6 +51,21 @@ pub fn number_type(precision: Precision, device: &Device, tell: Tell<'_>) -> DTy
             DType::F32
         }
     }
+}
+
+/// The number type of a run that asks for "auto": that of `before`, the run that goes on, else the fastest on this
+/// processor. On other devices it is float32: no run there has shown that bfloat16 gives as good models.
+pub fn automatic_precision(before: Option<WantedPrecision>, device: &Device, tell: Tell<'_>) -> WantedPrecision {
+    let (precision, why) = match before.filter(|before| *before != WantedPrecision::Auto) {
+        Some(before) => (before, "the run began with it".to_owned()),
+        None if device.is_cpu() => {
+            let (precision, why) = precision::fastest(&Processor::detect());
+            (precision.into(), why)
+        }
+        None => (WantedPrecision::F32, "bf16 is faster on a GPU, but no run there has shown its quality".to_owned()),
+    };
+    tell(Notice::Info(format!("runtime.precision = \"auto\": {precision}, since {why}")));
+    precision
 }
 
 /// What ranks need to meet without MPI: see [`Gift`].

@@ -28,8 +28,8 @@ use super::saver::{self, Saver};
 use super::training_data::{self, Meter, Preparation};
 use super::validator::Validator;
 use super::{Stop, backend, compare, follower, init, plan, restore, resume};
-use crate::checkpoint;
-use crate::config::Config;
+use crate::checkpoint::{self, CONFIG_FILE};
+use crate::config::{self, Config};
 use crate::data::statistics::Statistics;
 use crate::data::texts::Texts;
 use crate::data::training::TrainingData;
@@ -48,7 +48,7 @@ use crate::train::backend::Backend;
 use crate::train::log::{self, Continuation, LOG_FILE, Log, Watcher};
 use crate::train::optimizer::Optimizer;
 use crate::train::state::{TextChecksums, TrainState};
-use crate::train::{Session, StopReason, memory};
+use crate::train::{Session, StopReason, WantedPrecision, memory};
 
 pub use begun::{Begun, Outcome};
 
@@ -97,7 +97,7 @@ impl Resolved {
     /// # Errors
     /// The configuration is wrong, something that it names is not there, or the directory cannot hold a run.
     pub fn new(request: RunRequest, group: Option<&Group>, tell: Tell<'_>) -> Result<Self> {
-        let config = request.config()?;
+        let mut config = request.config()?;
         let ranks = group.map_or(Ranks::ALONE, |group| group.ranks());
         let warning = plan::refuse_idle_ranks(&config.train, ranks.count)?;
         let local = group.map_or(Ranks::ALONE, |group| group.local());
@@ -120,6 +120,11 @@ impl Resolved {
             memory::refuse_the_impossible(&config.model, config.tokenizer.vocab_size)?;
         }
         let run = request.run_directory()?;
+        if config.runtime.precision == WantedPrecision::Auto {
+            let before = request.resume.then(|| config::load_resolved(run.join(CONFIG_FILE)).ok()).flatten();
+            let before = before.map(|before| before.runtime.precision);
+            config.runtime.precision = backend::automatic_precision(before, &device, tell);
+        }
         if ranks.rank == 0 {
             directory::refuse_unusable(&run, &config, request.resume)?;
             warning.into_iter().for_each(|text| tell(Notice::Warning(text)));

@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::infer::ComputeType;
 use crate::ops::matmul::{Precision, int8};
 use crate::ops::simd::{self, InstructionSet};
+use crate::train::precision;
 
 /// Describes this machine.
 pub(super) fn run(common: &Common) -> Result<()> {
@@ -22,6 +23,7 @@ pub(super) fn run(common: &Common) -> Result<()> {
     let limit = std::env::var(simd::LIMIT).ok();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let (gpus, translation) = (gpus().unwrap_or(0), ComputeType::fastest());
+    let (training, why) = precision::fastest(&processor);
     if common.json {
         let cache = |Cache { level, kind, bytes }: &Cache| json!({ "level": level, "kind": kind, "bytes": bytes });
         let Processor { name, vendor, family, model } = &processor;
@@ -29,7 +31,7 @@ pub(super) fn run(common: &Common) -> Result<()> {
             "processor": { "name": name, "vendor": vendor, "family": family, "model": model },
             "instructions": sets, "limit": limit, "by_amx": by_amx, "cores": cores,
             "caches": caches.iter().map(cache).collect::<Vec<Value>>(), "memory_bytes": memory, "gpus": gpus,
-            "auto": { "translate": translation.to_string() },
+            "auto": { "translate": translation.to_string(), "train": training.to_string(), "why": why },
         }));
     }
     let Processor { name, vendor, family, model } = processor;
@@ -53,7 +55,7 @@ pub(super) fn run(common: &Common) -> Result<()> {
         ("caches", or_unknown(caches)),
         ("memory", memory.unwrap_or_else(unknown)),
         ("NVIDIA GPUs", gpus.to_string()),
-        ("auto", format!("--precision auto translates in {translation} here")),
+        ("auto", format!("translates in {translation}, trains in {training}: {why}")),
     ];
     print(lines.map(|(name, text)| format!("{name:<16}{text}")).join("\n"))
 }

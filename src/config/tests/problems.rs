@@ -180,7 +180,7 @@ fn a_value_that_is_not_a_choice_comes_with_the_choices() {
         &["invalid value \"sqrt\" for `train.schedule.kind`", "\"noam\", \"inverse_sqrt\", \"linear\""],
     );
     let text = problem("[runtime]\nprecision = \"f16\"\n");
-    assert_mentions(&text, &["one of \"f32\", \"bf16\""]);
+    assert_mentions(&text, &["one of \"auto\", \"f32\", \"bf16\""]);
     for device in ["gpu", "cuda:", "cuda:x", "cuda:+1", "CPU"] {
         let text = problem(&format!("[runtime]\ndevice = \"{device}\"\n"));
         assert_mentions(&text, &["a.toml:2:10", &format!("`runtime.device`: unknown device `{device}`")]);

@@ -39,7 +39,7 @@ use panels::{Panels, Tiles};
 pub use small::fixed;
 
 choice! {
-    /// `runtime.precision`: the type that operands of products are rounded to in training and on a device. Sums in
+    /// The type that operands of products are rounded to in training and on a device (`runtime.precision`). Sums in
     /// products are always float32, and so are parameters, gradients, normalisation, softmax and loss. When the
     /// processor translates, [`crate::infer::ComputeType`] says what they are rounded to.
     pub enum Precision {
