@@ -15,7 +15,7 @@ use crate::model::layout::{self, Vocabulary};
 use crate::model::{ModelConfig, PositionKind, Sinusoid, Tie};
 use crate::ops::params::{Entry, ParameterLayout};
 use crate::train::optimizer::Training;
-use crate::train::{LowRankConfig, PROJECTIONS, ScheduleConfig, ValidMetric};
+use crate::train::{InitLayers, LowRankConfig, PROJECTIONS, ScheduleConfig, ValidMetric};
 
 /// Computes missing keys and checks conditions on several keys. `root` is the absolute `data.root`.
 ///
@@ -450,14 +450,10 @@ impl Together<'_> {
     /// Checks that there is a model of which layers can be taken.
     fn init_layers(&mut self, config: &Config) {
         let train = &config.train;
-        let stacks = ["encoder", "decoder"].into_iter();
-        for stack in stacks.filter(|stack| train.init_layers.of(stack).is_some_and(|layers| !layers.is_empty())) {
-            if train.init.is_none() {
-                let key = format!("train.init_layers.{stack}");
-                let what = format!("`{key}` names layers of a model, and `train.init` names no model");
-                let help = "set `train.init` to the model, or leave `train.init_layers` out";
-                self.add(&[&key], Error::usage(what).help(help));
-            }
+        if train.init.is_none() && train.init_layers != InitLayers::default() {
+            let what = "`train.init_layers` names layers of a model, and `train.init` names no model";
+            let help = "set `train.init` to the model, or leave `train.init_layers` out";
+            self.add(&["train.init_layers.encoder", "train.init_layers.decoder"], Error::usage(what).help(help));
         }
     }
 
