@@ -179,6 +179,8 @@ pub(crate) const PARQUET_PAGE_BYTES: u64 = 1 << 28;
 pub(crate) const PARQUET_PAGE_VALUES: u64 = 1 << 24;
 /// Columns of a Parquet file, including those that hold other columns.
 pub(crate) const PARQUET_COLUMNS: usize = 10_000;
+/// Row groups of a Parquet file, each of which takes a kB of memory. Usual are 1,000 rows or more in each.
+pub(crate) const PARQUET_GROUPS: usize = 1 << 16;
 /// How deeply columns nest; a list of lists of objects has 7.
 pub(crate) const PARQUET_DEPTH: usize = 32;
 /// Bytes of the full names of all columns, including the columns around them.

@@ -3,6 +3,10 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use parquet::basic::CompressionCodec;
+use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
+use parquet::schema::types::{ColumnDescPtr, SchemaDescPtr};
+
 use super::thrift::{Kind, Thrift};
 use super::{Read, wrong};
 use crate::limits;
@@ -24,21 +28,6 @@ pub(super) struct Leaf {
     pub(super) whole: i16,
     /// Whether a row may have several values, or none.
     pub(super) is_repeated: bool,
-}
-
-/// Where a column of a row group lies in the file, and how it is packed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Chunk {
-    pub(super) start: u64,
-    pub(super) length: u64,
-    pub(super) codec: i64,
-}
-
-/// Some rows of the file.
-pub(super) struct Group {
-    pub(super) rows: usize,
-    /// The two columns that are wanted.
-    pub(super) chunks: [Chunk; 2],
 }
 
 /// The description of a file.
@@ -81,22 +70,32 @@ impl Footer {
         leaves.ok_or_else(|| wrong("it has no columns"))
     }
 
-    /// The row groups, each with the two wanted ones of its `count` columns.
-    pub(super) fn groups(&self, wanted: [usize; 2], count: usize) -> Read<Vec<Group>> {
+    /// The row groups, each with the two wanted ones of its `count` columns, which are described as `schema` says.
+    pub(super) fn groups(
+        &self,
+        wanted: [usize; 2],
+        count: usize,
+        schema: &SchemaDescPtr,
+    ) -> Read<Vec<RowGroupMetaData>> {
         let (mut groups, mut rows) = (Vec::new(), None);
         Thrift::new(&self.bytes).fields(|thrift, id, kind| {
             match id {
                 3 => rows = Some(thrift.int(kind)?),
                 4 => {
-                    for _ in 0..thrift.structs(kind)? {
-                        groups.push(self.group(thrift, wanted, count)?);
+                    let number = thrift.structs(kind)?;
+                    if number > limits::PARQUET_GROUPS {
+                        let most = limits::PARQUET_GROUPS;
+                        return Err(wrong(&format!("it has {number} row groups, more than {most}")));
+                    }
+                    for _ in 0..number {
+                        groups.push(self.group(thrift, wanted, count, schema)?);
                     }
                 }
                 _ => return Ok(false),
             }
             Ok(true)
         })?;
-        let sum = groups.iter().try_fold(0i64, |sum, group| sum.checked_add_unsigned(group.rows as u64));
+        let sum = groups.iter().try_fold(0i64, |sum, group: &RowGroupMetaData| sum.checked_add(group.num_rows()));
         if sum.is_some() && sum == rows {
             Ok(groups)
         } else {
@@ -104,7 +103,13 @@ impl Footer {
         }
     }
 
-    fn group(&self, thrift: &mut Thrift, wanted: [usize; 2], count: usize) -> Read<Group> {
+    fn group(
+        &self,
+        thrift: &mut Thrift,
+        wanted: [usize; 2],
+        count: usize,
+        schema: &SchemaDescPtr,
+    ) -> Read<RowGroupMetaData> {
         let (mut found, mut rows) = ([None; 2], None);
         thrift.fields(|thrift, id, kind| {
             match id {
@@ -119,15 +124,17 @@ impl Footer {
                         }
                     }
                 }
-                3 => rows = usize::try_from(thrift.int(kind)?).ok(),
+                3 => rows = Some(thrift.int(kind)?).filter(|rows| *rows >= 0),
                 _ => return Ok(false),
             }
             Ok(true)
         })?;
-        match (found, rows) {
-            ([Some(source), Some(target)], Some(rows)) => Ok(Group { rows, chunks: [source, target] }),
-            _ => Err(wrong("the description of a row group is not whole")),
-        }
+        let ([Some(source), Some(target)], Some(rows)) = (found, rows) else {
+            return Err(wrong("the description of a row group is not whole"));
+        };
+        let columns = [(source, 0), (target, 1)].map(|(chunk, index)| chunk.described(schema.column(index)));
+        let columns = columns.into_iter().collect::<Read<_>>()?;
+        RowGroupMetaData::builder(schema.clone()).set_num_rows(rows).set_column_metadata(columns).build()
     }
 
     /// Reads the description of a column of a row group.
@@ -167,11 +174,45 @@ impl Footer {
                 if start.checked_add(length).is_none_or(|end| end > self.file_length) {
                     return Err(wrong("a column lies beyond the end of the file"));
                 }
-                Ok(Chunk { start, length, codec })
+                Ok(Chunk { start, length, codec: compression(codec)? })
             }
             _ => Err(wrong("the description of a column is not whole, or none of text")),
         }
     }
+}
+
+/// Where a column of a row group lies in the file, and how it is packed.
+#[derive(Clone, Copy)]
+struct Chunk {
+    start: u64,
+    length: u64,
+    codec: CompressionCodec,
+}
+
+impl Chunk {
+    fn described(self, column: ColumnDescPtr) -> Read<ColumnChunkMetaData> {
+        let signed = |number| i64::try_from(number).map_err(|_| wrong("a column lies beyond the end of the file"));
+        ColumnChunkMetaData::builder(column)
+            .set_compression_codec(self.codec)
+            .set_data_page_offset(signed(self.start)?)
+            .set_total_compressed_size(signed(self.length)?)
+            .build()
+    }
+}
+
+/// How pages are packed, which a file gives as a number.
+fn compression(number: i64) -> Read<CompressionCodec> {
+    Ok(match number {
+        0 => CompressionCodec::UNCOMPRESSED,
+        1 => CompressionCodec::SNAPPY,
+        2 => CompressionCodec::GZIP,
+        4 => CompressionCodec::BROTLI,
+        5 => CompressionCodec::LZ4,
+        6 => CompressionCodec::ZSTD,
+        7 => CompressionCodec::LZ4_RAW,
+        3 => return Err(wrong("it is packed by LZO, which cannot be read")),
+        _ => return Err(wrong("a column is packed in no known way")),
+    })
 }
 
 /// A column as the file lists it; its inner columns follow.

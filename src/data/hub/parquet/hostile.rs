@@ -59,6 +59,10 @@ fn a_description_that_would_take_memory_or_time_without_bound_is_refused() {
         all.extend((0..count).map(|_| column("b", None)));
         of(structs(all))
     };
+    let groups = |count: usize| {
+        let all = (0..count).map(|_| Struct(Vec::new())).collect();
+        file(b"", columns(), 0, all, Vec::new())
+    };
     // The deepest nesting that is read; these files lack the wanted columns.
     assert!(refused(&nested(limits::PARQUET_DEPTH - 1)).contains("no columns `en` and `de`"));
     for (bytes, words) in [
@@ -78,6 +82,8 @@ fn a_description_that_would_take_memory_or_time_without_bound_is_refused() {
         (with(Raw(6, vec![0xFF; 11])), "more than ten bytes"),
         (with(Raw(8, number(u64::MAX))), "ends within a value"),
         (file(b"", columns(), 1 << 40, Vec::new(), Vec::new()), "other rows than the file"),
+        (groups(limits::PARQUET_GROUPS + 1), "65537 row groups, more than 65536"),
+        (groups(limits::PARQUET_GROUPS), "a row group is not whole"),
         (b"PAR1\xFF\xFF\xFF\x7FPAR1".to_vec(), "more than 33554432"),
         (b"PAR1\x00\x01\x00\x00PAR1".to_vec(), "longer than the file"),
         (b"PAR1".to_vec(), "too short"),

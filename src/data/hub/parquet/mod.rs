@@ -7,28 +7,28 @@
 //! |---|---|
 //! | `footer` | what lies where, in the terms of `thrift` |
 //! | `pages` | the pages of a column, unpacked |
+//! | `reader` | both, as the `FileReader` that candle-datasets has from the parquet crate |
 //! | the parquet crate | the values of a page |
 //!
-//! The crate has readers of the first two as well, but of files that can be trusted: a small file can make them
-//! overflow the stack or fill the memory. What it does with the pages is done through [`guarded`].
+//! The crate has a `FileReader` of its own, but for files that can be trusted: a small file can make it overflow the
+//! stack or fill the memory. What the crate does with the pages is done through [`guarded`].
 
 mod footer;
 #[cfg(test)]
 mod hostile;
 mod pages;
+mod reader;
 #[cfg(test)]
 mod tests;
 mod thrift;
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
-use std::sync::Arc;
 
-use parquet::basic::{Repetition, Type as Physical};
-use parquet::column::reader::ColumnReaderImpl;
+use candle_datasets::hub::FileReader;
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::errors::ParquetError;
-use parquet::schema::types::{ColumnDescriptor, ColumnPath, Type};
+use parquet::file::reader::RowGroupReader;
 
 use super::{Columns, Rows, Shard, in_one_line};
 use crate::data::corpus::PairBlock;
@@ -37,20 +37,18 @@ use crate::error::{Error, Result};
 use crate::file::open_regular;
 use crate::foreign::guarded;
 use crate::limits;
-use footer::{BYTE_ARRAY, Chunk, Footer, Group, Leaf};
-use pages::Pages;
+use footer::{BYTE_ARRAY, Footer, Leaf};
+use reader::TwoColumns;
 
 /// The rows of a Parquet file.
 pub(super) struct ParquetRows {
     shard: Shard,
-    file: Arc<File>,
-    /// The levels of whole values of the two columns.
-    whole: [i16; 2],
-    /// The row groups that have not been read yet, the next one last.
-    groups: Vec<Group>,
+    file: Box<dyn FileReader>,
+    /// The row group that comes next.
+    next: usize,
     /// The current row group, and how many of its rows are still unread.
     sides: Option<[Side; 2]>,
-    left: usize,
+    left: i64,
     /// Rows that have been read.
     row: usize,
 }
@@ -75,19 +73,19 @@ impl ParquetRows {
             let what = format!("the column `{}` does not hold text", leaf.name);
             return Err(Error::failure(what).at(&shard.name).help(columns.help(&names())));
         }
-        let mut groups = footer.groups(wanted, leaves.len()).map_err(failed)?;
-        groups.reverse();
-        let whole = [source.whole, target.whole];
-        Ok(Self { shard: shard.clone(), file: Arc::new(file), whole, groups, sides: None, left: 0, row: 0 })
+        let file = Box::new(TwoColumns::new(file, &footer, &leaves, wanted).map_err(failed)?);
+        Ok(Self { shard: shard.clone(), file, next: 0, sides: None, left: 0, row: 0 })
     }
 
     /// Goes on to a row group that has a row left; false at the end.
     fn advance(&mut self) -> Read<bool> {
         while self.left == 0 {
-            let Some(Group { rows, chunks: [source, target] }) = self.groups.pop() else { return Ok(false) };
-            let [of_source, of_target] = self.whole;
-            self.sides = Some([Side::new(&self.file, source, of_source)?, Side::new(&self.file, target, of_target)?]);
-            self.left = rows;
+            if self.next == self.file.num_row_groups() {
+                return Ok(false);
+            }
+            let group = self.file.get_row_group(self.next)?;
+            self.sides = Some([Side::new(&*group, 0)?, Side::new(&*group, 1)?]);
+            (self.left, self.next) = (group.metadata().num_rows(), self.next + 1);
         }
         Ok(true)
     }
@@ -143,12 +141,11 @@ struct Side {
 }
 
 impl Side {
-    fn new(file: &Arc<File>, chunk: Chunk, whole: i16) -> Read<Self> {
-        let text = Type::primitive_type_builder("text", Physical::BYTE_ARRAY).with_repetition(Repetition::OPTIONAL);
-        let path = ColumnPath::new(vec!["text".to_owned()]);
-        let column = ColumnDescriptor::new(Arc::new(text.build()?), whole, 0, path);
-        let pages = Pages::new(Arc::clone(file), chunk, whole > 0);
-        let reader = ColumnReaderImpl::new(Arc::new(column), Box::new(pages));
+    fn new(group: &dyn RowGroupReader, column: usize) -> Read<Self> {
+        let ColumnReader::ByteArrayColumnReader(reader) = group.get_column_reader(column)? else {
+            return Err(wrong("a column is none of text"));
+        };
+        let whole = group.metadata().column(column).column_descr().max_def_level();
         Ok(Self { reader, whole, levels: Vec::new(), values: Vec::new() })
     }
 

@@ -5,11 +5,11 @@ use std::io::Read as _;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use parquet::basic::Encoding;
+use parquet::basic::{CompressionCodec, Encoding};
 use parquet::column::page::{Page, PageMetadata, PageReader};
 use parquet::errors::ParquetError;
+use parquet::file::metadata::ColumnChunkMetaData;
 
-use super::footer::Chunk;
 use super::thrift::{Kind, Thrift};
 use super::{Read, wrong};
 use crate::limits;
@@ -20,8 +20,10 @@ const HEADER: u64 = 1 << 12;
 /// Reads the pages of a column of a row group.
 pub(super) struct Pages {
     file: Arc<File>,
-    /// What is left of the column.
-    chunk: Chunk,
+    /// Where the rest of the column begins in the file, and its bytes.
+    start: u64,
+    left: u64,
+    codec: CompressionCodec,
     /// Whether values may be null, so that pages have a level for each.
     has_levels: bool,
     has_dictionary: bool,
@@ -107,23 +109,26 @@ fn encoding(number: Option<i64>) -> Read<Encoding> {
 }
 
 impl Pages {
-    pub(super) fn new(file: Arc<File>, chunk: Chunk, has_levels: bool) -> Self {
-        Self { file, chunk, has_levels, has_dictionary: false }
+    /// The pages of a column that lies within the file.
+    pub(super) fn new(file: Arc<File>, column: &ColumnChunkMetaData) -> Self {
+        let (start, left) = column.byte_range();
+        let has_levels = column.column_descr().max_def_level() > 0;
+        Self { file, start, left, codec: column.compression_codec(), has_levels, has_dictionary: false }
     }
 
     fn bytes(&self, length: u64) -> Read<Vec<u8>> {
         let mut bytes = vec![0; usize::try_from(length).map_err(|_| wrong("a page is too long"))?];
-        self.file.read_exact_at(&mut bytes, self.chunk.start)?;
+        self.file.read_exact_at(&mut bytes, self.start)?;
         Ok(bytes)
     }
 
     fn advance(&mut self, by: u64) {
-        self.chunk.start += by;
-        self.chunk.length -= by;
+        self.start += by;
+        self.left -= by;
     }
 
     fn header(&mut self) -> Read<Header> {
-        let most = self.chunk.length.min(limits::PARQUET_HEADER_BYTES);
+        let most = self.left.min(limits::PARQUET_HEADER_BYTES);
         let mut length = most.min(HEADER);
         loop {
             let bytes = self.bytes(length)?;
@@ -141,7 +146,7 @@ impl Pages {
 
     /// The next page of values or of a dictionary.
     fn page(&mut self) -> Read<Option<Page>> {
-        while self.chunk.length > 0 {
+        while self.left > 0 {
             let Header { kind, length: Some(length), packed: Some(packed), about } = self.header()? else {
                 return Err(wrong("the header of a page is not whole"));
             };
@@ -149,13 +154,13 @@ impl Pages {
                 let most = limits::PARQUET_PAGE_BYTES;
                 return Err(wrong(&format!("a page claims {length} bytes, packed {packed}: more than {most}")));
             }
-            if packed > self.chunk.length {
+            if packed > self.left {
                 return Err(wrong("a page is longer than its column"));
             }
             let levels = if kind == Some(3) { levels_of(&about, length, packed)? } else { [0; 2] };
             let bytes = if matches!(kind, Some(0 | 2 | 3)) { self.bytes(packed)? } else { Vec::new() };
             self.advance(packed);
-            let codec = if about.is_unpacked { 0 } else { self.chunk.codec };
+            let codec = if about.is_unpacked { CompressionCodec::UNCOMPRESSED } else { self.codec };
             let bytes = || unpacked(codec, bytes, levels.iter().sum::<u32>() as usize, length as usize);
             match kind {
                 Some(0) => return self.data_page(bytes()?, &about).map(Some),
@@ -298,25 +303,24 @@ impl Iterator for Pages {
 }
 
 /// Unpacks a page of `length` bytes; the first `plain` bytes are not packed.
-fn unpacked(codec: i64, bytes: Vec<u8>, plain: usize, length: usize) -> Read<Vec<u8>> {
+fn unpacked(codec: CompressionCodec, bytes: Vec<u8>, plain: usize, length: usize) -> Read<Vec<u8>> {
     let (Some((head, packed)), Some(rest)) = (bytes.split_at_checked(plain), length.checked_sub(plain)) else {
         return Err(wrong("a page is shorter than its levels"));
     };
     let body = match codec {
-        0 => return Ok(bytes),
+        CompressionCodec::UNCOMPRESSED => return Ok(bytes),
         _ if rest == 0 => Vec::new(),
-        1 if snap::raw::decompress_len(packed).ok() == Some(rest) => {
+        CompressionCodec::SNAPPY if snap::raw::decompress_len(packed).ok() == Some(rest) => {
             snap::raw::Decoder::new().decompress_vec(packed).map_err(|error| ParquetError::External(Box::new(error)))?
         }
-        2 => all_of(flate2::read::MultiGzDecoder::new(packed), rest)?,
-        4 => all_of(brotli::Decompressor::new(packed, 1 << 12), rest)?,
-        5 => hadoop(packed, rest)
+        CompressionCodec::GZIP => all_of(flate2::read::MultiGzDecoder::new(packed), rest)?,
+        CompressionCodec::BROTLI => all_of(brotli::Decompressor::new(packed, 1 << 12), rest)?,
+        CompressionCodec::LZ4 => hadoop(packed, rest)
             .or_else(|_| all_of(lz4_flex::frame::FrameDecoder::new(packed), rest))
             .or_else(|_| block(packed, rest))?,
-        6 => all_of(zstd::stream::read::Decoder::new(packed)?, rest)?,
-        7 => block(packed, rest)?,
-        3 => return Err(wrong("it is packed by LZO, which cannot be read")),
-        _ => return Err(wrong("a page is packed in no known way, or has another size than it claims")),
+        CompressionCodec::ZSTD => all_of(zstd::stream::read::Decoder::new(packed)?, rest)?,
+        CompressionCodec::LZ4_RAW => block(packed, rest)?,
+        _ => return Err(wrong("a page has another size than it claims")),
     };
     if body.len() != rest {
         return Err(wrong("a page has another size than it claims"));

@@ -3,7 +3,9 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, BinaryArray, RecordBatch, StringArray, StructArray};
 use arrow_schema::{DataType, Field, Fields};
 use parquet::arrow::ArrowWriter;
+use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::properties::{WriterProperties, WriterVersion};
+use parquet::file::serialized_reader::SerializedFileReader;
 
 use super::*;
 
@@ -74,6 +76,43 @@ fn nulls_stand_where_they_are_over_all_pages_and_groups() {
     let latin: ArrayRef = Arc::new(BinaryArray::from_vec(vec![b"a", b"\xE9"]));
     let error = read(&file(vec![("en", latin.clone()), ("de", latin)], 10, WriterVersion::PARQUET_1_0)).unwrap_err();
     assert!(error.to_string().contains("not UTF-8") && error.to_string().contains("t.parquet:2\n"), "{error}");
+}
+
+/// What the file's description says, and the rows, beside what the parquet crate's own reader finds.
+#[test]
+fn the_reader_of_two_columns_agrees_with_that_of_the_parquet_crate() {
+    let pairs: Vec<(Text, Text)> =
+        (0..2055).map(|index| (Some("the cat"), (index % 4 > 0).then_some("die Katze"))).collect();
+    let (texts, nothing): (Vec<Text>, Vec<Text>) = pairs.iter().copied().unzip();
+    let [en, de]: [ArrayRef; 2] = [texts, nothing].map(|texts| Arc::new(StringArray::from(texts)) as ArrayRef);
+    for version in [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0] {
+        let flat = file(vec![("other", en.clone()), ("de", de.clone()), ("en", en.clone())], 1000, version);
+        for (bytes, wanted) in [(nested(&pairs, 1000, version), [2, 1]), (flat, [2, 1])] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("t.parquet");
+            std::fs::write(&path, &bytes).unwrap();
+            let open = || std::fs::File::open(&path).unwrap();
+            let footer = Footer::read(&open()).unwrap();
+            let ours = TwoColumns::new(open(), &footer, &footer.leaves().unwrap(), wanted).unwrap();
+            let theirs = SerializedFileReader::new(open()).unwrap();
+            assert_eq!((ours.num_row_groups(), ours.metadata().file_metadata().num_rows()), (3, 2055));
+            assert_eq!(theirs.num_row_groups(), 3);
+            for group in 0..3 {
+                let [ours, theirs] = [ours.metadata(), theirs.metadata()].map(|metadata| metadata.row_group(group));
+                assert_eq!(ours.num_rows(), theirs.num_rows());
+                for (column, index) in wanted.into_iter().enumerate() {
+                    let [ours, theirs] = [ours.column(column), theirs.column(index)];
+                    assert_eq!(ours.byte_range(), theirs.byte_range());
+                    assert_eq!(ours.compression_codec(), theirs.compression_codec());
+                    let levels = |column: &ColumnChunkMetaData| column.column_descr().max_def_level();
+                    assert_eq!(levels(ours), levels(theirs));
+                }
+            }
+            // Rows through the crate's own iterator.
+            let rows = |reader: &dyn FileReader| reader.get_row_iter(None).unwrap().count();
+            assert_eq!((rows(&ours), rows(&theirs)), (2055, 2055));
+        }
+    }
 }
 
 /// Whatever byte is wrong: the file is refused, or has as many rows.
