@@ -4,21 +4,20 @@ use serde_json::json;
 
 use super::shared::output::{print, print_json};
 use crate::cli::{Common, InitArgs};
-use crate::console::info;
+use crate::console::{info, warning};
 use crate::device;
 use crate::error::Result;
 use crate::escape::{in_one_line, shell_word, shown_path};
 use crate::notice::grouped;
-use crate::ops::matmul::Precision;
 use crate::starter::{self, Machine, Starter, StarterRequest};
+
+/// If no more than one pair in so many is left out, nothing is said.
+const FEW: usize = 20;
 
 /// Writes a configuration for two files of text.
 pub(super) fn run(args: &InitArgs, common: &Common) -> Result<()> {
     device::set_threads(common.threads.unwrap_or(0))?;
-    let machine = Machine {
-        has_gpu: !device::open(common.device.as_deref().unwrap_or("auto"))?.is_cpu(),
-        has_bf16: Precision::Bf16.is_native(),
-    };
+    let machine = Machine { has_gpu: !device::open(common.device.as_deref().unwrap_or("auto"))?.is_cpu() };
     let valid = args.valid.as_deref().and_then(|files| <[_; 2]>::try_from(files.to_vec()).ok());
     let request = StarterRequest {
         train: [args.source.clone(), args.target.clone()],
@@ -39,6 +38,15 @@ pub(super) fn run(args: &InitArgs, common: &Common) -> Result<()> {
             "vocab_size": recipe.vocab_size,
             "max_updates": recipe.max_updates,
         }));
+    }
+    if recipe.left_out * FEW > train_pairs {
+        warning(format_args!(
+            "about {} of {} pairs have more than {} subwords and are left out; `mt` translates sentences: split longer \
+             text first",
+            grouped(recipe.left_out),
+            grouped(train_pairs),
+            recipe.max_length
+        ));
     }
     let text = folder.map(|folder| format!(", in {}", shown_path(&folder))).unwrap_or_default();
     info(format_args!("{} pairs to train on, {} to validate on{text}", grouped(train_pairs), grouped(valid_pairs)));

@@ -68,7 +68,11 @@ fn data(text: &mut String, named: &Named, recipe: &Recipe) {
     *text += "# Text that neither training nor validation has seen, for `mt eval --model`:\n\
               # test = { source = \"test.source\", target = \"test.target\" }\n";
     if recipe.max_length != 100 {
-        let _ = writeln!(text, "# Some pairs are long. Those of more subwords than this are left out.");
+        let left_out = match recipe.left_out {
+            0 => String::new(),
+            count => format!(": about {}", grouped(count)),
+        };
+        let _ = writeln!(text, "# Some pairs are long. Those of more subwords than this are left out{left_out}.");
         let _ = writeln!(text, "max_length = {}", recipe.max_length);
     }
     text.push('\n');
@@ -101,7 +105,7 @@ fn model(text: &mut String, pairs: &str, recipe: &Recipe) {
     };
     let _ = writeln!(text, "[model]\n# {layers} layers, {widths} wide.");
     *text += match (recipe.preset, recipe.tier) {
-        (Preset::Tiny, ..100_001) => "# A larger model would learn so little text by heart.\n",
+        (Preset::Tiny, ..100_001) => "# With so little text, a larger model would memorise it.\n",
         (Preset::Tiny, _) => {
             "# The largest that trains in hours without a GPU; \"transformer-small\" is better, and takes far longer.\n"
         }
@@ -113,7 +117,7 @@ fn model(text: &mut String, pairs: &str, recipe: &Recipe) {
     let _ = writeln!(text, "preset = \"{}\"", recipe.preset);
     let _ = writeln!(
         text,
-        "# The less text ({pairs} pairs) for the model's size, the more dropout.\ndropout = {}\n",
+        "# The less text ({pairs} pairs) for the model's size, the more dropout it needs.\ndropout = {}\n",
         recipe.dropout
     );
 }
@@ -129,8 +133,8 @@ fn train(text: &mut String, recipe: &Recipe) {
     let _ = writeln!(text, "batch_tokens = {}\naccumulate = {}", recipe.batch_tokens, recipe.accumulate);
     let _ = writeln!(
         text,
-        "# At most about {:.0} passes over the text: training ends earlier if validation no longer improves.",
-        recipe.epochs.max(1.0)
+        "# At most about {} passes over the text: training ends earlier if validation no longer improves.",
+        grouped(recipe.epochs.round().max(1.0) as usize)
     );
     let _ = writeln!(text, "max_updates = {}\nsave_every = {}", recipe.max_updates, recipe.every);
     *text += "# The mean of the last checkpoints is usually better than each of them.\naverage_last = 10\n\n";
@@ -149,9 +153,12 @@ fn valid(text: &mut String, recipe: &Recipe) {
         let _ = writeln!(text, "# How BLEU splits a language without spaces.\ntokenize = \"{tokenize}\"");
     }
     *text += "# Training ends after so many validations without improvement.\npatience = 10\n\n\
-              [decode]\nbeam = 5\nlength_penalty = 1.0\n";
-    if recipe.bf16 {
-        *text += "\n[runtime]\n# This machine computes products of bfloat16 numbers faster, and the model is as good.\n\
-                  precision = \"bf16\"\n";
-    }
+              [decode]\nbeam = 5\nlength_penalty = 1.0\n\n[runtime]\n";
+    *text += match recipe.on_gpu {
+        true => "# GPUs compute products of bfloat16 numbers faster, and the model is as good.\nprecision = \"bf16\"\n",
+        false => {
+            "# bfloat16 on kinds of processors where it was measured to be faster, otherwise float32. `mt train` says which.\n\
+             precision = \"auto\"\n"
+        }
+    };
 }

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use crate::data::corpus::{Corpus, PairSource};
 use crate::error::{Error, Result};
 use crate::file::{Folder, Links, folder_of};
+use crate::notice::grouped;
 use document::Named;
 pub use recipe::{Machine, Recipe};
 use survey::Survey;
@@ -70,8 +71,8 @@ fn languages(files: &[PathBuf; 2]) -> [String; 2] {
 /// Surveys the text, holds out pairs for validation, and writes the configuration last.
 ///
 /// # Errors
-/// The text cannot be read, is not UTF-8, or its files differ in length; there are too few different pairs to hold any
-/// out; a file exists and may not be replaced, or cannot be written.
+/// The text cannot be read, is not UTF-8, or its files differ in length; all pairs are too long, or too few different ones
+/// are there to hold any out; a file exists and may not be replaced, or cannot be written.
 pub fn begin(request: &StarterRequest) -> Result<Starter> {
     let file = &request.file;
     let name = file.file_stem().and_then(|stem| stem.to_str());
@@ -87,6 +88,7 @@ pub fn begin(request: &StarterRequest) -> Result<Starter> {
     let is_new = fs::symlink_metadata(&data).is_err();
     let corpus = Corpus::open(&request.train[0], &request.train[1], 1.0)?;
     let mut survey = Survey::of(&corpus)?;
+    refuse_long(&survey, request)?;
     let (named, valid_pairs, folder) = match &request.valid {
         Some(valid) => {
             let pairs = Corpus::open(&valid[0], &valid[1], 1.0)?.len();
@@ -120,6 +122,18 @@ pub fn begin(request: &StarterRequest) -> Result<Starter> {
         Error::io("write", file, error)
     })?;
     Ok(Starter { file: file.clone(), train_pairs: survey.pairs, valid_pairs, folder, recipe })
+}
+
+/// Refuses text of which no pair is short enough to be trained on.
+fn refuse_long(survey: &Survey, request: &StarterRequest) -> Result<()> {
+    let Recipe { left_out, max_length, .. } = Recipe::new(survey, &request.machine);
+    if left_out == 0 || left_out < survey.pairs {
+        return Ok(());
+    }
+    let what = format!("all pairs are longer than {} subwords", grouped(max_length));
+    let help =
+        "a line is a sentence or a few: split the text into sentences, with the same number of lines on both sides";
+    Err(Error::failure(what).at(&request.train[0]).help(help))
 }
 
 /// Refuses to replace what exists, unless that is asked for; and in any case what is read.

@@ -11,8 +11,6 @@ use crate::model::Preset;
 pub struct Machine {
     /// Whether it has a GPU.
     pub has_gpu: bool,
-    /// Whether its processor has instructions for bfloat16 products.
-    pub has_bf16: bool,
 }
 
 /// How the learning rate goes.
@@ -45,6 +43,8 @@ pub struct Recipe {
     pub tokenize: Option<&'static str>,
     /// Longer pairs are dropped.
     pub max_length: usize,
+    /// How many these are, about.
+    pub left_out: usize,
     /// The model's shape.
     pub preset: Preset,
     /// Dropout.
@@ -59,8 +59,8 @@ pub struct Recipe {
     pub schedule: Schedule,
     /// Updates between validations, and between checkpoints.
     pub every: usize,
-    /// The number type of products is bfloat16.
-    pub bf16: bool,
+    /// Whether it is for a GPU.
+    pub on_gpu: bool,
     /// How often training would see each pair, if it ran to the last update.
     pub epochs: f64,
     /// The tier: training text of fewer pairs.
@@ -71,6 +71,8 @@ pub struct Recipe {
 struct Tier {
     pairs: usize,
     vocab_size: usize,
+    /// Pieces of a word with such a vocabulary, about, in scripts with spaces, with a share of the punctuation.
+    pieces_per_word: f64,
     /// Without a GPU, and with one.
     shapes: [Shape; 2],
     dropout: [f64; 2],
@@ -111,21 +113,30 @@ const BASE: Shape = Shape {
 /// The paper's: 25,000 tokens an update.
 const PAPER: Shape = Shape { batch_tokens: 12_500, accumulate: 2, ..BASE };
 
-const TIERS: [Tier; 5] = [
-    Tier {
-        pairs: 15_000,
-        vocab_size: 4000,
-        shapes: [Shape { batch_tokens: 2048, max_updates: 6000, ..TINY }; 2],
-        dropout: [0.3; 2],
-    },
-    Tier { pairs: 100_000, vocab_size: 10_000, shapes: [TINY; 2], dropout: [0.3; 2] },
-    Tier { pairs: 500_000, vocab_size: 12_000, shapes: [TINY, SMALL], dropout: [0.1, 0.3] },
-    Tier { pairs: 2_000_000, vocab_size: 24_000, shapes: [SMALL, BASE], dropout: [0.1, 0.2] },
-    Tier { pairs: usize::MAX, vocab_size: 32_000, shapes: [SMALL, PAPER], dropout: [0.1; 2] },
+/// For little text.
+const TINIEST: Shape = Shape { batch_tokens: 2048, max_updates: 6000, ..TINY };
+
+const TIERS: [Tier; 7] = [
+    tier(1500, (1000, 2.0), [TINIEST; 2], [0.3; 2]),
+    tier(8000, (2000, 1.8), [TINIEST; 2], [0.3; 2]),
+    tier(15_000, (4000, 1.6), [TINIEST; 2], [0.3; 2]),
+    tier(100_000, (10_000, 1.3), [TINY; 2], [0.3; 2]),
+    tier(500_000, (12_000, 1.3), [TINY, SMALL], [0.1, 0.3]),
+    tier(2_000_000, (24_000, 1.3), [SMALL, BASE], [0.1, 0.2]),
+    tier(usize::MAX, (32_000, 1.3), [SMALL, PAPER], [0.1; 2]),
 ];
 
-/// Lengths of which `data.max_length` is one, in pieces.
-const LENGTHS: [usize; 4] = [100, 150, 200, 256];
+const fn tier(
+    pairs: usize,
+    (vocab_size, pieces_per_word): (usize, f64),
+    shapes: [Shape; 2],
+    dropout: [f64; 2],
+) -> Tier {
+    Tier { pairs, vocab_size, pieces_per_word, shapes, dropout }
+}
+
+/// Lengths of which `data.max_length` is one, in pieces. The last one leaves room for the end of the sentence.
+const LENGTHS: [usize; 8] = [100, 150, 200, 256, 400, 600, 800, 1000];
 /// Validations until the last update.
 const VALIDATIONS: usize = 32;
 
@@ -135,15 +146,20 @@ impl Recipe {
         let tier = TIERS.iter().find(|tier| survey.pairs < tier.pairs).unwrap_or(&TIERS[TIERS.len() - 1]);
         let shape = tier.shapes[usize::from(machine.has_gpu)];
         let [source, target] = &survey.sides;
-        let needed = survey.length_of(0.99);
-        let tokens = survey.mean_target() * survey.pairs as f64;
-        let updates = shape.max_updates as f64;
+        let pieces = |words: f64| words * tier.pieces_per_word;
+        let needed = pieces(survey.length_of(0.99) as f64);
+        let most = LENGTHS[LENGTHS.len() - 1];
+        let max_length = LENGTHS.into_iter().find(|length| needed <= *length as f64).unwrap_or(most);
+        let tokens = (pieces(survey.mean_target()) + 1.0) * survey.pairs as f64;
+        // An update takes no pair twice, and the last one of an epoch is not full.
+        let updates_of_epoch = (tokens / (shape.batch_tokens * shape.accumulate) as f64).ceil().max(1.0);
         Self {
             vocab_size: tier.vocab_size,
             joint: source.script() == target.script(),
             keeps_wide_marks: target.is_without_spaces() && target.wide_marks > 0,
             tokenize: target.is_without_spaces().then(|| if target.is_chinese() { "zh" } else { "char" }),
-            max_length: LENGTHS.into_iter().find(|length| needed <= *length).unwrap_or(LENGTHS[LENGTHS.len() - 1]),
+            max_length,
+            left_out: survey.longer_than(max_length as f64 / tier.pieces_per_word),
             preset: shape.preset,
             dropout: tier.dropout[usize::from(machine.has_gpu)],
             batch_tokens: shape.batch_tokens,
@@ -151,9 +167,8 @@ impl Recipe {
             max_updates: shape.max_updates,
             schedule: shape.schedule,
             every: (shape.max_updates / VALIDATIONS).next_multiple_of(50),
-            bf16: machine.has_gpu || machine.has_bf16 && shape.preset != Preset::Tiny,
-            // An update takes no pair twice.
-            epochs: updates * ((shape.batch_tokens * shape.accumulate) as f64 / tokens.max(1.0)).min(1.0),
+            on_gpu: machine.has_gpu,
+            epochs: shape.max_updates as f64 / updates_of_epoch,
             tier: tier.pairs,
         }
     }

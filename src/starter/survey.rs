@@ -9,10 +9,8 @@ use crate::data::text::script::is_without_spaces;
 use crate::error::Result;
 use crate::rng::mix64;
 
-/// Characters of a piece, about, in scripts without spaces between words.
-const CHARACTERS_PER_PIECE: f64 = 1.6;
-/// Pieces of a word, about, in the others, with a share of the punctuation.
-const PIECES_PER_WORD: f64 = 1.3;
+/// Characters, about, of what counts as a word in scripts without spaces between words.
+const CHARACTERS_PER_WORD: f64 = 2.0;
 /// Longer pairs count as this long.
 const LONGEST: usize = 1024;
 /// One line in so many has its letters counted by script.
@@ -21,8 +19,8 @@ const EVERY: usize = 16;
 /// One side of a corpus.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SideSurvey {
-    /// Subwords, about.
-    pub pieces: f64,
+    /// Words, about.
+    pub words: f64,
     /// Letters of a sample of lines.
     letters: HashMap<Script, usize>,
     /// Full-width punctuation.
@@ -49,7 +47,7 @@ impl SideSurvey {
         self.script() == Some(Script::Han) && 20 * (of(Script::Hiragana) + of(Script::Katakana)) < of(Script::Han)
     }
 
-    /// Adds a line; returns its subwords, about.
+    /// Adds a line; returns its words, about.
     fn add(&mut self, line: &str, is_sampled: bool) -> usize {
         let (mut words, mut without_spaces, mut in_word) = (0_u32, 0_u32, false);
         for c in line.chars() {
@@ -66,9 +64,9 @@ impl SideSurvey {
                 *self.letters.entry(c.script()).or_default() += 1;
             }
         }
-        let pieces = f64::from(words) * PIECES_PER_WORD + f64::from(without_spaces) / CHARACTERS_PER_PIECE;
-        self.pieces += pieces;
-        pieces.ceil() as usize
+        let words = f64::from(words) + f64::from(without_spaces) / CHARACTERS_PER_WORD;
+        self.words += words;
+        words.ceil() as usize
     }
 }
 
@@ -81,7 +79,7 @@ pub(super) struct Survey {
     pub sides: [SideSurvey; 2],
     /// Per pair, a hash of the letters and digits of each side, in lower case; 0 where a side has none.
     pub keys: [Vec<u64>; 2],
-    /// Pairs by the length of their longer side in subwords.
+    /// Pairs by the length of their longer side in words.
     pub lengths: Vec<usize>,
 }
 
@@ -109,7 +107,7 @@ impl Survey {
         Ok(survey)
     }
 
-    /// The length that this share of the pairs does not exceed, in subwords of the longer side.
+    /// The length that this share of the pairs does not exceed, in words of the longer side.
     pub(super) fn length_of(&self, share: f64) -> usize {
         let wanted = share * self.lengths.iter().sum::<usize>() as f64;
         let mut so_far = 0;
@@ -122,9 +120,15 @@ impl Survey {
             .count()
     }
 
-    /// Subwords of a target line, with its end.
+    /// Pairs of which a side has more words.
+    pub(super) fn longer_than(&self, words: f64) -> usize {
+        let longer = self.lengths.iter().enumerate().filter(|(length, _)| *length as f64 > words);
+        longer.map(|(_, pairs)| pairs).sum()
+    }
+
+    /// Words of a target line.
     pub(super) fn mean_target(&self) -> f64 {
-        self.sides[1].pieces / (self.pairs.max(1) as f64) + 1.0
+        self.sides[1].words / (self.pairs.max(1) as f64)
     }
 }
 

@@ -3,10 +3,10 @@ use std::collections::HashSet;
 use super::*;
 use crate::config;
 use crate::model::Preset;
-use crate::train::Interval;
+use crate::train::{Interval, WantedPrecision};
 
-const CPU: Machine = Machine { has_gpu: false, has_bf16: false };
-const GPU: Machine = Machine { has_gpu: true, has_bf16: false };
+const CPU: Machine = Machine { has_gpu: false };
+const GPU: Machine = Machine { has_gpu: true };
 
 /// A folder with pairs.
 fn project(pairs: impl Iterator<Item = (String, String)>) -> (tempfile::TempDir, StarterRequest) {
@@ -59,6 +59,45 @@ fn held_out_pairs_are_in_the_training_text_no_more() {
 }
 
 #[test]
+fn pairs_that_share_lines_are_held_out_together() {
+    // Each source has two translations, and some translations are those of two sources.
+    let first = |number: usize| number - usize::from(number % 10 == 1);
+    let targets = |number| (format!("Die {}. Zeile.", first(number)), format!("Noch die {number}."));
+    let pairs = (0..500).flat_map(|number| {
+        let (source, (one, other)) = (format!("The {number}th line."), targets(number));
+        [(source.clone(), one), (source, other)]
+    });
+    let (folder, request) = project(pairs);
+    let starter = begin(&request).unwrap();
+    assert_eq!(starter.train_pairs + starter.valid_pairs, 1000);
+    assert!((100..104).contains(&starter.valid_pairs), "{}", starter.valid_pairs);
+    for language in ["en", "de"] {
+        let of = |set: &str| lines(&folder.path().join("my-data").join(format!("{set}.{language}")));
+        let train: HashSet<String> = of("train").into_iter().collect();
+        assert!(of("valid").iter().all(|line| !train.contains(line)));
+    }
+}
+
+#[test]
+fn long_lines_make_room_or_are_refused() {
+    let long = |words: usize| {
+        (0..300).map(move |number| {
+            (format!("{number} {}", "a word ".repeat(words / 2)), format!("{number} {}", "ein Wort ".repeat(words / 2)))
+        })
+    };
+    for (words, max_length, left_out) in [(20, 100, 0), (100, 256, 0), (400, 1000, 0)] {
+        let (_folder, request) = project(long(words));
+        let recipe = begin(&request).unwrap().recipe;
+        assert_eq!((recipe.max_length, recipe.left_out), (max_length, left_out), "{words}");
+    }
+    let (_folder, request) = project(numbered(300).chain(long(1100)));
+    assert_eq!(begin(&request).unwrap().recipe.left_out, 300);
+    let (folder, request) = project(long(1100));
+    assert!(begin(&request).unwrap_err().to_string().contains("all pairs are longer than 1,000 subwords"));
+    assert!(!folder.path().join("my-data").exists());
+}
+
+#[test]
 fn other_text_may_serve_for_validation() {
     let (folder, mut request) = project(numbered(300));
     let files = ["dev.en", "dev.de"].map(|name| folder.path().join(name));
@@ -106,7 +145,9 @@ fn too_little_text_is_refused() {
     let repeated = (0..1000).map(|number| (format!("Line {}.", number % 5), format!("Zeile {}.", number % 5)));
     let (again, request) = project(repeated);
     assert!(begin(&request).unwrap_err().to_string().contains("only 0 of 1000 pairs"));
-    assert!([folder, again].iter().all(|folder| !folder.path().join("my.toml").exists()));
+    let (same, request) = project(numbered(300).map(|(source, _)| (source.clone(), source)));
+    assert!(begin(&request).unwrap_err().to_string().contains("both files have the same text"));
+    assert!([folder, again, same].iter().all(|folder| !folder.path().join("my.toml").exists()));
 }
 
 #[test]
@@ -148,10 +189,11 @@ fn loaded(request: &StarterRequest, pairs: usize) -> (config::Config, Recipe) {
 #[test]
 fn every_configuration_loads_and_states_its_recipe() {
     let (_folder, request) = project(numbered(300));
-    for machine in [CPU, GPU, Machine { has_gpu: false, has_bf16: true }] {
+    for (machine, precision) in [(CPU, WantedPrecision::Auto), (GPU, WantedPrecision::Bf16)] {
         for (pairs, preset, vocab_size) in [
-            (180, Preset::Tiny, 4_000),
-            (5_000, Preset::Tiny, 4_000),
+            (180, Preset::Tiny, 1_000),
+            (5_000, Preset::Tiny, 2_000),
+            (10_000, Preset::Tiny, 4_000),
             (29_000, Preset::Tiny, 10_000),
             (165_000, if machine.has_gpu { Preset::Small } else { Preset::Tiny }, 12_000),
             (1_000_000, if machine.has_gpu { Preset::Base } else { Preset::Small }, 24_000),
@@ -162,6 +204,7 @@ fn every_configuration_loads_and_states_its_recipe() {
             // An update takes a pair at most once.
             assert!(recipe.epochs <= recipe.max_updates as f64);
             assert_eq!(config.model.preset, Some(preset));
+            assert_eq!(config.runtime.precision, precision);
             assert_eq!(config.train.batch_tokens * config.train.accumulate, recipe.batch_tokens * recipe.accumulate);
             assert_eq!(config.train.max_updates as usize, recipe.max_updates);
             assert_eq!(config.valid.every, Interval::Updates(recipe.every as u64));
