@@ -85,7 +85,10 @@ wheel: ## Make target/wheels: a Python wheel with the binary, for pip (its tools
 test-wheel: ## Install the wheel of `make wheel` elsewhere; train and translate with it
 	scripts/test-wheel.sh
 
-dist: wheel ## Make target/dist: an archive with the binary, the wheel, their SBOM and checksums (cargo-about, cargo-cyclonedx)
+# The wheel takes long, so what is missing is told before it.
+dist: ## Make target/dist: an archive with the binary, the wheel, their SBOM and checksums (cargo-about, cargo-cyclonedx)
+	scripts/dist.sh check
+	@$(MAKE) --no-print-directory wheel
 	scripts/dist.sh
 
 book: ## Make target/book/docs/guide/index.html: the guide and the reference pages (mdbook)

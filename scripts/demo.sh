@@ -21,7 +21,7 @@ if [ "${1:-}" = announce ]; then
         echo "== Step 1 of 3: building mt with its dependencies, once: $minutes minutes on $cores cores"
         echo "   Cargo counts the crates below; the last one, mt itself, takes three minutes or more on two cores."
     fi
-    echo "== Step 2 of 3: training, two to five minutes. Step 3: the test set, seconds."
+    echo "== Step 2 of 3: training, 2 to 5 minutes. Step 3: the test set, seconds."
     exit
 fi
 

@@ -72,6 +72,11 @@ const LFS: [&[u8]; 3] = [
     b"version https://hawser.github.com/spec/",
     b"version http://git-media.io/v/",
 ];
+/// How pointers of DVC begin.
+const DVC: [&[u8]; 2] = [b"outs:\n- md5:", b"outs:\n- hash:"];
+/// What the hub answers instead of a file.
+const MESSAGES: [&[u8]; 4] =
+    [b"Entry not found", b"Invalid username or password.", b"Repository not found", b"Invalid rev id: main"];
 /// A pointer is not larger.
 const LFS_BYTES: usize = 1024;
 
@@ -94,8 +99,8 @@ impl Signature {
         &self.help
     }
 
-    /// Detects a stand-in for a file that was not fetched: a pointer of Git LFS or git-annex, or a page that a server
-    /// sent instead.
+    /// Detects a stand-in for a file that was not fetched: a pointer of Git LFS, git-annex or DVC, or a page or message that
+    /// a server sent instead.
     pub(crate) fn placeholder(head: &[u8]) -> Option<Self> {
         let is_lfs =
             head.len() <= LFS_BYTES && contains(head, b"\noid ") && LFS.iter().any(|begin| head.starts_with(begin));
@@ -103,8 +108,18 @@ impl Signature {
             let help = "fetch it with `git lfs pull` (install git-lfs first), or download it itself";
             return Some(Self::new("is a pointer of Git LFS, not the file itself", help));
         }
-        if head.starts_with(b"/annex/objects/") && head.iter().filter(|byte| **byte == b'\n').count() <= 1 {
+        let is_annex = head.starts_with(b"/annex/objects/")
+            || (head.starts_with(b"../") || head.starts_with(b".git/")) && contains(head, b".git/annex/objects/");
+        if is_annex && head.iter().filter(|byte| **byte == b'\n').count() <= 1 {
             return Some(Self::new("is a pointer of git-annex, not the file itself", "fetch it with `git annex get`"));
+        }
+        if DVC.iter().any(|begin| head.starts_with(begin)) {
+            return Some(Self::new("is a pointer of DVC, not the file itself", "fetch it with `dvc pull`"));
+        }
+        if MESSAGES.contains(&head.trim_ascii()) {
+            let message = String::from_utf8_lossy(head.trim_ascii()).into_owned();
+            let help = "fetch the file again: check its name, and whether you may read it (HF_TOKEN)";
+            return Some(Self::new(format!("is only the hub's message \"{message}\""), help));
         }
         let root = root(head)?;
         (root.eq_ignore_ascii_case("html")).then(|| {
@@ -185,7 +200,7 @@ impl Signature {
         if let Some(page) = Self::placeholder(head) {
             return Some(page);
         }
-        markup(head).or_else(|| json(head))
+        markup(head).or_else(|| json(head)).or_else(|| lines_of_others(head))
     }
 }
 
@@ -282,6 +297,24 @@ fn markup(head: &[u8]) -> Option<Signature> {
     Some(Signature::document(format!("is {what}"), help))
 }
 
+/// Text of other programs whose lines are not all sentences.
+fn lines_of_others(head: &[u8]) -> Option<Signature> {
+    const SENTENCES: &str = "write its sentences as plain text, one on each line";
+    let mut lines = begun(head).split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+    let (first, second) = (lines.next()?, lines.next().unwrap_or_default());
+    let is_first_of_subtitles = first == b"1" && contains(second, b" --> ");
+    let (what, help) = if is_first_of_subtitles || first == b"WEBVTT" {
+        ("has subtitles (SRT or WebVTT)", SENTENCES)
+    } else if first.starts_with(b"msgid \"") {
+        ("is a catalogue of gettext (PO)", SENTENCES)
+    } else if first.starts_with(b"<url>") && first.ends_with(b"</url>") {
+        ("has lines about its talks, as IWSLT distributes them", "remove these lines from both sides: `grep -v '^<'`")
+    } else {
+        return None;
+    };
+    Some(Signature::document(what, help))
+}
+
 /// JSON, in lines or whole.
 fn json(head: &[u8]) -> Option<Signature> {
     use serde_json::Value;
@@ -290,12 +323,19 @@ fn json(head: &[u8]) -> Option<Signature> {
         return None;
     }
     let is_object = |value: &Value| value.as_object().is_some_and(|object| !object.is_empty());
+    // A long file is not here as a whole.
+    let is_pretty = || {
+        let mut lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+        let (first, second) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+        let is_key = second.starts_with(b"\"") && contains(second, b"\":");
+        (first == b"{" && is_key) || (first == b"[" && second == b"{")
+    };
     let whole_is_object = || match serde_json::from_slice(text) {
         Ok(Value::Array(list)) => list.first().is_some_and(is_object),
         Ok(value) => is_object(&value),
         Err(_) => false,
     };
-    (Signature::is_object(text) || whole_is_object()).then(|| {
+    (Signature::is_object(text) || is_pretty() || whole_is_object()).then(|| {
         let help = "write the text as plain lines (`jq -r .KEY FILE`), or as a table with tabs ({ tsv = … }); JSON \
                     lines of the hub are read with { hub = … }";
         Signature::document("holds JSON, not plain text", help)
@@ -342,6 +382,9 @@ mod tests {
             (b"<!DOCTYPE html>\n<html lang=\"en\">", "page in HTML", "fetch the file again"),
             (b"\xEF\xBB\xBF \n<!doctype HTML PUBLIC", "page in HTML", "fetch the file again"),
             (b"<!-- a -->\n<HTML>\n", "page in HTML", "fetch the file again"),
+            (b"../.git/annex/objects/Xy/1z/SHA256E-s4--a/SHA256E-s4--a", "git-annex", "git annex get"),
+            (b"outs:\n- md5: a304afb96060aad90176268345e10355\n  path: train.en\n", "DVC", "dvc pull"),
+            (b"Entry not found\n", "the hub's message", "HF_TOKEN"),
             (b"<?xml version=\"1.0\"?><!DOCTYPE html PUBLIC \"x\">", "page in HTML", "fetch the file again"),
         ] {
             let found = Signature::placeholder(head).unwrap();
@@ -351,6 +394,8 @@ mod tests {
             &b"version https://git-lfs.github.com/spec/v1 is the first line of a pointer\n"[..],
             b"<p>html</p>\n",
             b"<htmlx>",
+            b"Entry not found in the list.\n",
+            b"../.git is a folder\n",
             b"html\n",
             b"",
         ] {
@@ -416,6 +461,11 @@ mod tests {
             (b"{\"translation\": {\"en\": \"a\", \"de\": \"b\"}}\n{\"", "JSON"),
             (b"[\n {\"a\": \"b\"},\n {\"a\": \"c\"}\n]\n", "JSON"),
             (b"{\n \"a\": \"b\"\n}", "JSON"),
+            (b"{\n  \"version\": \"1.0\",\n  \"truncation\": nu", "JSON"),
+            (b"1\n00:00:01,000 --> 00:00:04,000\nHello.\n", "subtitles"),
+            (b"WEBVTT\n\n00:01.000 --> 00:04.000\nHello.\n", "subtitles"),
+            (b"msgid \"\"\nmsgstr \"\"\n", "gettext"),
+            (b"<url>http://www.ted.com/talks/x</url>\n<keywords>talks</keywords>\n", "IWSLT"),
         ] {
             let found = Signature::structured_text(head).unwrap();
             assert!(found.to_string().contains(what), "{found}");
@@ -435,6 +485,11 @@ mod tests {
             b"zero \0 and \0\0\n",
             b"\0\0\0\0\0\0\0\0\0\0\0\0",
             b"< html >\n",
+            b"1\n2\n",
+            b"{\n",
+            b"{\n\"Good morning\", he said.\n",
+            b"msgid is a word\n",
+            b"<url> is an element\n",
         ] {
             let found = Signature::structured_text(text).or_else(|| Signature::wide_text(text));
             assert_eq!(found, None, "{:?}", String::from_utf8_lossy(text));

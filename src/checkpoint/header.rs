@@ -13,6 +13,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use crate::error::{Error, Result};
 use crate::file;
 use crate::limits::TENSOR_HEADER_BYTES;
+use crate::signature::Signature;
 
 /// Bytes of the length with which the file begins.
 pub(super) const LENGTH_BYTES: u64 = 8;
@@ -47,7 +48,10 @@ pub(crate) fn read(file: &File, path: &Path) -> Result<Header> {
     file.read_exact_at(&mut length, 0).map_err(read_error)?;
     let length = u64::from_le_bytes(length);
     if length > TENSOR_HEADER_BYTES || length > size - LENGTH_BYTES {
-        return Err(invalid(format!("a header of {length} bytes in a file of {size}")));
+        let mut head = vec![0; size.min(1 << 12) as usize];
+        file.read_exact_at(&mut head, 0).map_err(read_error)?;
+        let what = Signature::binary(&head).map(|other| other.to_string());
+        return Err(invalid(what.unwrap_or_else(|| format!("a header of {length} bytes in a file of {size}"))));
     }
     let mut json = vec![0; length as usize];
     file.read_exact_at(&mut json, LENGTH_BYTES).map_err(read_error)?;

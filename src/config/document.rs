@@ -13,6 +13,7 @@ use super::dump::{HEADER, toml_text};
 use super::schema::{FORMS, find};
 use crate::error::Error;
 use crate::key::{Key, Kind};
+use crate::signature::Signature;
 
 /// Where configuration text came from.
 pub(super) struct Source {
@@ -141,6 +142,10 @@ pub(super) fn to_json(table: &Table) -> Json {
 /// Parses a file's text. Reports only the first syntax error of each line, since others mostly follow from it.
 pub(super) fn parse(source: &Rc<Source>) -> Result<Table, Vec<(Origin, Error)>> {
     let text = source.text.as_deref().unwrap_or_default();
+    if let Some(other) = Signature::placeholder(text.as_bytes()) {
+        let error = Error::usage(other.to_string()).help(other.help());
+        return Err(vec![(Origin { source: source.clone(), offset: 0 }, error)]);
+    }
     let (table, errors) = DeTable::parse_recoverable(text);
     if errors.is_empty() {
         return Ok(convert_table(table.into_inner(), source));

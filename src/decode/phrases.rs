@@ -144,14 +144,30 @@ impl Phrases {
     }
 
     /// How many tokens of the phrases a hypothesis has: all tokens of each phrase it contains, and for one it has
-    /// begun, those of its longest form minus those still missing. So each token of [`Self::next`] adds some, but one
-    /// that goes on with a longer form of what is found.
+    /// begun, those of its longest form minus those still missing, and minus those of phrases that are lost when it goes
+    /// on. So each token of [`Self::next`] adds some, but one that goes on with a longer form of what is found, or loses
+    /// more than it brings.
     pub fn tokens_found(&self, progress: &Progress) -> usize {
         let whole = |(phrase, found): (&Phrase, &u32)| phrase.tokens * (*found).min(phrase.times) as usize;
-        let begun = self.suffixes(progress.node).flat_map(|node| self.nodes[node].begun.iter());
-        let missing = begun.filter(|(phrase, left)| *left > 0 && self.lacks(progress, *phrase));
-        let part = missing.map(|(phrase, left)| self.phrases[*phrase].tokens.saturating_sub(*left)).max();
-        self.phrases.iter().zip(&progress.found).map(whole).sum::<usize>() + part.unwrap_or(0)
+        let counts = |phrase: &&usize| progress.found[**phrase] <= self.phrases[**phrase].times;
+        let lost: usize = progress.completed.iter().filter(counts).map(|phrase| self.phrases[*phrase].tokens).sum();
+        let begun = self.suffixes(progress.node).flat_map(|node| {
+            let begun = self.nodes[node].begun.iter();
+            begun.map(move |&(phrase, left)| (node, phrase, left))
+        });
+        let missing = begun.filter(|(_, phrase, left)| *left > 0 && self.lacks(progress, *phrase));
+        let part = |(node, phrase, left): (usize, usize, usize)| {
+            let lost = if self.goes_on_with_a_word(progress, node, phrase) { 0 } else { lost };
+            self.phrases[phrase].tokens.saturating_sub(left + lost)
+        };
+        self.phrases.iter().zip(&progress.found).map(whole).sum::<usize>() + missing.map(part).max().unwrap_or(0)
+    }
+
+    /// Whether a phrase that is begun at a node can go on with a token that does not join the last one.
+    fn goes_on_with_a_word(&self, progress: &Progress, node: usize, phrase: usize) -> bool {
+        let joins = |token| progress.last.is_some_and(|last| self.surfaces.joins(last, token));
+        let is_of = |child: usize| self.nodes[child].begun.iter().any(|(other, _)| *other == phrase);
+        self.nodes[node].next.iter().any(|(token, child)| is_of(*child) && !joins(*token))
     }
 
     /// The tokens of all phrases: what [`Self::tokens_found`] is once all are found.
@@ -232,6 +248,12 @@ mod tests {
         // A phrase given twice must occur twice.
         assert_eq!(walk(&[&[&[10]], &[&[10]]], &[10, 11, 10, 10]), (vec![1, 1, 2, 2], true));
         assert!(!walk(&[&[&[10]], &[&[10]]], &[10]).1);
+        // A phrase that begins another one is lost when its word goes on.
+        let one_in_another: &[&[&[u32]]] = &[&[&[10]], &[&[10, 20]]];
+        assert_eq!(walk(one_in_another, &[10, 20, 10]), (vec![1, 2, 3], true));
+        assert_eq!(walk(one_in_another, &[10, 10, 20]), (vec![1, 1, 3], true));
+        // It stays if a new word follows.
+        assert_eq!(walk(&[&[&[10]], &[&[10, 11]]], &[10, 11]), (vec![2, 3], true));
         // Either form is enough; progress is as far as that of the longer one.
         assert_eq!(walk(&[&[&[10, 11, 12], &[13]]], &[10, 11, 12]), (vec![1, 2, 3], true));
         assert_eq!(walk(&[&[&[10, 11, 12], &[13, 14]]], &[13, 14]), (vec![2, 3], true));

@@ -1,5 +1,7 @@
 //! Names of the hub's repositories: here, in addresses, and in other programs.
 
+use std::path::Path;
+
 use super::{MAIN, Repo, RepoKind};
 
 /// Hosts of the hub, as addresses of its pages have them.
@@ -39,9 +41,14 @@ impl Repo {
         Some(Self { kind, name: name.to_owned(), revision: revision.to_owned() })
     }
 
-    /// The repository that a path of a file which is not there may have meant: `ORG/NAME`, or `datasets/ORG/NAME`.
+    /// The repository that a path of a file which is not there may have meant: `ORG/NAME`, or `datasets/ORG/NAME`. The
+    /// path may have been made absolute, below a folder that is there.
     pub fn perhaps(text: &str) -> Option<Self> {
-        let (kind, name) = kind_in(text);
+        let path = Path::new(text);
+        let is_below = |folder: &&Path| path.is_absolute() && folder.parent().is_some_and(Path::is_dir);
+        let folder = path.parent().filter(|organisation| !organisation.exists()).filter(is_below);
+        let given = folder.and_then(Path::parent).and_then(|folder| path.strip_prefix(folder).ok()?.to_str());
+        let (kind, name) = kind_in(given.unwrap_or(text));
         let is_name = name.contains('/') && super::is_repo_name(name);
         is_name.then(|| Self { kind, name: name.to_owned(), revision: MAIN.to_owned() })
     }
@@ -119,7 +126,9 @@ mod tests {
             ("model", None),
             ("runs/a/b", None),
             ("./a/b", None),
-            ("/a/b", None),
+            ("/a/b", model("a/b", "main")),
+            ("/usr/b", None),
+            ("/no/such/b", None),
             ("../b", None),
         ] {
             assert_eq!(Repo::perhaps(text), expected, "{text}");

@@ -39,6 +39,10 @@ pub fn repository(name: &Path) -> Option<Repo> {
 /// here.
 pub fn advised(error: Error, missing: &Path) -> Error {
     match missing.to_str().and_then(Repo::perhaps) {
+        // In a configuration.
+        Some(repo) if repo.kind == RepoKind::Model && missing.is_absolute() => {
+            error.more_help(&format!("for a model of the hub, import it first: mt import hf:{} --out DIR", repo.name))
+        }
         Some(repo) if repo.kind == RepoKind::Model => {
             error.more_help(&format!("for a model of the hub, write hf:{}", repo.name))
         }

@@ -155,7 +155,7 @@ fn valid(text: &mut String, recipe: &Recipe) {
     *text += "# Training ends after so many validations without improvement.\npatience = 10\n\n\
               [decode]\nbeam = 5\nlength_penalty = 1.0\n\n[runtime]\n";
     *text += match recipe.on_gpu {
-        true => "# GPUs compute products of bfloat16 numbers faster, and the model is as good.\nprecision = \"bf16\"\n",
+        true => "# bfloat16 is faster on a GPU, and models have been about as good.\nprecision = \"bf16\"\n",
         false => {
             "# bfloat16 on kinds of processors where it was measured to be faster, otherwise float32. `mt train` says which.\n\
              precision = \"auto\"\n"

@@ -63,6 +63,8 @@ impl Judge<'_> {
         match (&a.lines[..], &b.lines[..]) {
             ([], _) | (_, []) => a.value != b.value,
             (a, b) if a.len() != b.len() => true,
+            // Of scores near 0, chance decides, whatever the lines say: a constant translation may beat all others.
+            _ if a.value.max(b.value) < self.metric.floor() => false,
             (a, b) => (self.differ)(a, b),
         }
     }
@@ -242,12 +244,22 @@ mod tests {
             ([model(1, 20, 3.0), model(2, 18, 2.0), model(3, 16, 1.0)], [1, 2, 2]),
             // The best one is out when a score is higher than its own by more than chance.
             ([model(1, 20, 1.0), model(2, 22, 3.0), model(3, 23, 2.0)], [1, 1, 3]),
+            // Near 0, the loss decides.
+            ([model(1, 10, 3.0), model(2, 0, 2.0), model(3, 0, 1.0)], [1, 1, 1]),
             // Of equals, the first.
             ([model(1, 5, 1.0), model(2, 5, 1.0), model(3, 6, 1.0)], [1, 1, 3]),
         ] {
             let found: Vec<u64> = bests(1, &models).iter().map(|steps| steps[0]).collect();
             assert_eq!(found, expected, "{models:?}");
         }
+    }
+
+    #[test]
+    fn scores_near_0_are_told_apart_by_the_loss() {
+        let judge = Judge { metric: ValidMetric::Bleu, differ: &|_, _| true };
+        let of = |value, loss| Judged { value, loss, lines: vec![1], ..Judged::default() };
+        assert_eq!(judge.choose(&[of(0.9, 5.0), of(0.0, 4.0), of(0.3, 4.5)], None), Some(1));
+        assert_eq!(judge.choose(&[of(1.1, 5.0), of(0.0, 4.0)], None), Some(0));
     }
 
     #[test]

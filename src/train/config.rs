@@ -199,6 +199,15 @@ impl ValidMetric {
         }
     }
 
+    /// Scores of translations below this are those of models that have hardly learnt to translate.
+    pub fn floor(self) -> f64 {
+        match self {
+            Self::Bleu => 1.0,
+            Self::Chrf => 5.0,
+            Self::Comet | Self::Loss => f64::NEG_INFINITY,
+        }
+    }
+
     /// Its name beside a value.
     pub fn label(self) -> &'static str {
         match self {

@@ -81,12 +81,17 @@ pub fn file(pages: &[u8], columns: Thrift, rows: i64, groups: Vec<Thrift>, more:
 
 /// A file of one row group, whose two columns are the same pages.
 pub fn of_pages(pages: &[u8], codec: i64, rows: i64) -> Vec<u8> {
+    of_groups(pages, codec, rows, 1)
+}
+
+/// A file of so many row groups of so many rows, whose columns are all the same pages.
+pub fn of_groups(pages: &[u8], codec: i64, rows: i64, count: usize) -> Vec<u8> {
     let place = [(1, Int(6)), (4, Int(codec)), (7, Int(pages.len() as i64)), (9, Int(4))];
     let chunk = || {
         Struct(vec![(2, Int(0)), (3, Struct(place.iter().map(|(id, value)| (*id, Raw(6, value.write()))).collect()))])
     };
-    let group = Struct(vec![(1, structs(vec![chunk(), chunk()])), (3, Int(rows))]);
-    file(pages, columns(), rows, vec![group], Vec::new())
+    let group = |_| Struct(vec![(1, structs(vec![chunk(), chunk()])), (3, Int(rows))]);
+    file(pages, columns(), rows * count as i64, (0..count).map(group).collect(), Vec::new())
 }
 
 /// A page of a kind, 0 of values or 2 of a dictionary, that claims so many bytes and values.

@@ -64,6 +64,15 @@ fn has_names(field: &str) -> bool {
     field.split_whitespace().any(|word| word.len() > 1 && word.ends_with('='))
 }
 
+/// Whether a field is of features as old programs write them, such as `d: 0 lm: -12`.
+fn has_old_names(field: &str) -> bool {
+    let is_number = |word: &str| word.parse::<f64>().is_ok();
+    let is_name = |word: &str| word.len() > 1 && word.ends_with(':') && !word.starts_with(|c: char| c.is_ascii_digit());
+    let mut words = field.split_whitespace();
+    let begins = words.next().is_some_and(is_name) && words.next().is_some_and(is_number);
+    begins && words.all(|word| is_name(word) || is_number(word))
+}
+
 /// How many of the fields after the number are the text, which may have separators in it: all before the features, but
 /// for an alignment; without features, all before alignments and numbers at the end. `None` if there is no field.
 fn words_of_text(fields: &[String]) -> Option<usize> {
@@ -73,7 +82,8 @@ fn words_of_text(fields: &[String]) -> Option<usize> {
     let is_feature =
         |word: &str| word.split_once('=').is_some_and(|(name, value)| !name.is_empty() && value.parse::<f64>().is_ok());
     let (_, others) = fields.split_first()?;
-    let features = others.iter().position(|field| has_names(field) || (!field.is_empty() && all(field, &is_feature)));
+    let is_named = |field: &String| has_names(field) || has_old_names(field) || all(field, &is_feature);
+    let features = others.iter().position(|field| !field.is_empty() && is_named(field));
     let before = others.get(..features.unwrap_or(others.len()))?;
     let is_number = |word: &str| features.is_none() && word.parse::<f64>().is_ok();
     let is_of_text = |field: &String| !all(field, &|word| is_link(word) || is_number(word));

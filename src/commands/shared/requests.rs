@@ -206,13 +206,19 @@ fn with_prefixes(lines: Vec<String>, input: &mut Input, (path, name, first): (&P
     Ok(window)
 }
 
-/// The texts of JSON lines, with the tag in front, and the constraints on their translations. `first` is the number of
+/// The texts of JSON lines, with the tag in front, and the constraints on their translations. A blank line has none, and
+/// is a blank line in the output. `first` is the number of
 /// the first line, which is from the file `name`.
 fn parse_json(lines: Vec<String>, tag: Option<&str>, (name, first): (&Path, usize)) -> Window {
     const HELP: &str =
         r#"each line is an object: {"text": "…"}, and if wanted "must": ["…"], "avoid": ["…"], "prefix": "…""#;
     let (mut texts, mut constraints, mut wrong) = (Vec::new(), Vec::new(), None);
     for (index, line) in lines.iter().enumerate() {
+        if line.trim().is_empty() {
+            texts.push(String::new());
+            constraints.push(Constraints::default());
+            continue;
+        }
         // A list would be taken for the fields in their order.
         if !line.trim_start().starts_with('{') {
             let error = Error::failure("this is not a line of --json-input: it is no object");

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::merge::{Coins, Merges, Scratch};
 use super::vocabulary::SPECIALS;
 use crate::data::text::file::LineReader;
+use crate::data::text::packing::refuse_documents;
 use crate::error::{Error, Result};
 
 /// Joins a piece to the next.
@@ -301,6 +302,9 @@ fn fields(line: &str) -> Option<(&str, &str, bool)> {
     (!left.is_empty() && !right.is_empty() && fields.next().is_none()).then_some((left, right, is_counted))
 }
 
+/// Lines that show what a file is.
+const HEAD: usize = 10;
+
 /// The lines of a file, without blank ones at its end.
 fn lines(path: &Path, what: &str) -> Result<Vec<String>> {
     // The reader of lines would say that it cannot read the text.
@@ -312,6 +316,8 @@ fn lines(path: &Path, what: &str) -> Result<Vec<String>> {
         lines.push(text.to_owned());
         line.clear();
     }
+    // A page that was saved instead, for example: a list without counts has any words.
+    refuse_documents(lines.iter().take(HEAD).fold(String::new(), |head, line| head + line + "\n").as_bytes(), path)?;
     while lines.last().is_some_and(|line| line.trim_matches(' ').is_empty()) {
         lines.pop();
     }
@@ -370,7 +376,7 @@ fn read_vocabulary(path: &Path, threshold: u64) -> Result<HashSet<Box<str>>> {
         let (piece, count) = (fields.next().unwrap_or_default(), fields.next());
         let count = match count {
             // A list without counts, where none are needed.
-            None if threshold == 0 => Some(0),
+            None if threshold == 0 && !piece.contains('\t') => Some(0),
             count => count.and_then(|count| count.parse().ok()),
         };
         let Some(count) = count.filter(|_| !piece.is_empty() && fields.next().is_none()) else {

@@ -325,9 +325,16 @@ fn is_near(url: &Url) -> bool {
     number.map_or(host == "localhost", |number| number.is_loopback())
 }
 
+/// Whether a host sends requests on from its plain to its encrypted address.
+fn is_upgrade(from: &Url, to: &Url) -> bool {
+    let is_usual = |url: &Url, scheme| url.scheme() == scheme && url.port().is_none();
+    is_usual(from, "http") && is_usual(to, "https") && from.host() == to.host()
+}
+
 fn is_within(endpoint: &Url, from: &Url, to: &Url) -> bool {
     let hub = HUB.iter().filter_map(|hub| Url::parse(hub).ok());
-    [endpoint, from].iter().any(|url| is_same_origin(url, to)) || hub.into_iter().any(|hub| is_same_origin(&hub, to))
+    let goes_on = |url: &&Url| is_same_origin(url, to) || is_upgrade(url, to);
+    [endpoint, from].iter().any(goes_on) || hub.into_iter().any(|hub| is_same_origin(&hub, to))
 }
 
 pub(super) fn header(headers: &HeaderMap, name: &str) -> Option<String> {
@@ -401,6 +408,11 @@ mod tests {
                 (follows, has_token),
                 "{location}"
             );
+        }
+        let plain = url("http://mirror.example/a");
+        assert!(is_within(&plain, &plain, &url("https://mirror.example/a")));
+        for to in ["https://mirror.example:8443/a", "https://other.example/a", "http://mirror.example:81/a"] {
+            assert!(!is_within(&plain, &plain, &url(to)), "{to}");
         }
         // And back again.
         assert!(is_within(&endpoint, &url("https://huggingface.co/a"), &from));

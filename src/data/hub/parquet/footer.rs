@@ -83,9 +83,10 @@ impl Footer {
                 3 => rows = Some(thrift.int(kind)?),
                 4 => {
                     let number = thrift.structs(kind)?;
-                    if number > limits::PARQUET_GROUPS {
-                        let most = limits::PARQUET_GROUPS;
-                        return Err(wrong(&format!("it has {number} row groups, more than {most}")));
+                    // A damaged file may have several lists.
+                    let (all, most) = (groups.len() + number, limits::PARQUET_GROUPS);
+                    if all > most {
+                        return Err(wrong(&format!("it has {all} row groups, more than {most}")));
                     }
                     for _ in 0..number {
                         groups.push(self.group(thrift, wanted, count, schema)?);
@@ -96,11 +97,15 @@ impl Footer {
             Ok(true)
         })?;
         let sum = groups.iter().try_fold(0i64, |sum, group: &RowGroupMetaData| sum.checked_add(group.num_rows()));
-        if sum.is_some() && sum == rows {
-            Ok(groups)
-        } else {
-            Err(wrong("the row groups have other rows than the file"))
+        if sum.is_none() || sum != rows {
+            return Err(wrong("the row groups have other rows than the file"));
         }
+        // Each has bytes of its own: else a few bytes could be read again and again.
+        let of_column = |column: usize| groups.iter().map(move |group| group.column(column).compressed_size() as u64);
+        if (0..2).any(|column| of_column(column).fold(0, u64::saturating_add) > self.file_length) {
+            return Err(wrong("its row groups have the same bytes"));
+        }
+        Ok(groups)
     }
 
     fn group(

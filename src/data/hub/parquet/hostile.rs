@@ -17,7 +17,7 @@ use crate::limits;
 mod written;
 
 use written::Thrift::{List, Raw, Struct};
-use written::{Thrift, column, columns, file, number, of_pages, page, plain, structs};
+use written::{Thrift, column, columns, file, number, of_groups, of_pages, page, plain, structs};
 
 fn columns_named() -> Columns {
     Columns { source: "en".into(), target: "de".into() }
@@ -59,6 +59,8 @@ fn a_description_that_would_take_memory_or_time_without_bound_is_refused() {
         all.extend((0..count).map(|_| column("b", None)));
         of(structs(all))
     };
+    // Groups of one row each, in the same page.
+    let shared = |count: usize| of_groups(&page(0, 5, 1, 0, &plain(b"a")), 0, 1, count);
     let groups = |count: usize| {
         let all = (0..count).map(|_| Struct(Vec::new())).collect();
         file(b"", columns(), 0, all, Vec::new())
@@ -84,6 +86,7 @@ fn a_description_that_would_take_memory_or_time_without_bound_is_refused() {
         (file(b"", columns(), 1 << 40, Vec::new(), Vec::new()), "other rows than the file"),
         (groups(limits::PARQUET_GROUPS + 1), "65537 row groups, more than 65536"),
         (groups(limits::PARQUET_GROUPS), "a row group is not whole"),
+        (shared(20), "row groups have the same bytes"),
         (b"PAR1\xFF\xFF\xFF\x7FPAR1".to_vec(), "more than 33554432"),
         (b"PAR1\x00\x01\x00\x00PAR1".to_vec(), "longer than the file"),
         (b"PAR1".to_vec(), "too short"),

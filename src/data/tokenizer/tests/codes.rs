@@ -85,6 +85,20 @@ fn codes_have_seeded_dropout_and_a_vocabulary_of_the_most_frequent_pieces() {
     assert!((whole as f64 - 4000.0 * 0.5625).abs() < 5.0 * (4000.0_f64 * 0.5625 * 0.4375).sqrt(), "{whole}");
 }
 
+/// Without a threshold, counts may be missing; what is no list of pieces is refused nevertheless.
+#[test]
+fn vocabularies_of_other_forms_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let codes = ("codes", "#version: 0.2\nl o\nlo w</w>\n");
+    let others = [("tabs", "low\t3\nlo@@\t2\n"), ("page", "<html>\n<head>\n<title>404</title>\n</html>\n")];
+    let paths = files(&folder, &[codes, ("plain", "low\nlo@@\n"), others[0], others[1]]);
+    Codes::load(&paths[0], Some(&paths[1]), 0).unwrap();
+    for (path, words) in [(&paths[2], "with one space between"), (&paths[3], "page in HTML")] {
+        let error = Codes::load(&paths[0], Some(path), 0).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
 #[test]
 fn a_file_of_codes_alone_splits_and_joins() {
     let folder = tempfile::tempdir().unwrap();

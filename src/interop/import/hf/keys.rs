@@ -57,6 +57,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "subfolder",
     "tf_legacy_loss",
     "token",
+    "transformers.js_config",
     "trust_remote_code",
     "use_auth_token",
     "use_bfloat16",

@@ -50,7 +50,7 @@ pub(super) const MARIAN: Format = Format {
         model_type: "marian",
         subwords: &[&["source.spm", "target.spm", "vocab.json"], &[marian_vocabulary::TOKENIZER]],
         optional: &["tokenizer_config.json", "target_vocab.json", tokenizers::TARGET, marian_vocabulary::ADDED],
-        version: 3,
+        version: 4,
     }),
     read: |directory| import(directory, Architecture::Marian),
 };
@@ -124,6 +124,9 @@ fn import(directory: &Path, architecture: Architecture) -> Result<Imported> {
     let weights = WeightFiles::open(directory)?;
     let (bytes, path) = (weights.bytes(), weights.path.clone());
     let stored = tensors::Stored::new(weights, architecture);
+    if architecture == Architecture::Marian && stored.has_empty_padding(settings.pad) {
+        config.model.output_padding = false;
+    }
     config.model.output_bias = stored.has_output_bias() || !config.model.output_padding;
     if architecture == Architecture::Marian
         && let Some(sinusoid) = stored.sinusoid(&config.model)

@@ -44,6 +44,26 @@ impl Stored {
         }
     }
 
+    /// Whether nothing is known about padding: its row of the output's matrix is zero, and so is its bias. So it is in
+    /// models that `transformers` converted from Marian, which has no padding, and never after training.
+    pub(super) fn has_empty_padding(&self, padding: u32) -> bool {
+        let padding = padding as usize;
+        let table = [OUTPUT_WEIGHT, EMBEDDINGS[1], SHARED].into_iter().find(|name| self.weights.shape(name).is_some());
+        let is_zero = |name: &str, row: std::ops::Range<usize>| {
+            let mut is_zero = true;
+            let read = self.weights.each(name, |begin, values| {
+                let of_row = (begin..).zip(values).filter(|(at, _)| row.contains(at));
+                is_zero &= of_row.fold(true, |zero, (_, value)| zero && *value == 0.0);
+            });
+            read.is_ok() && is_zero
+        };
+        let Some((table, &[rows, width])) = table.and_then(|name| Some((name, self.weights.shape(name)?))) else {
+            return false;
+        };
+        let has_no_bias = self.weights.shape(OUTPUT_BIAS).is_none() || is_zero(OUTPUT_BIAS, padding..padding + 1);
+        padding < rows && has_no_bias && is_zero(table, padding * width..(padding + 1) * width)
+    }
+
     /// Which layout of sines and cosines the positions have, if there is a table of them. `transformers` saves none.
     pub(super) fn sinusoid(&self, config: &ModelConfig) -> Option<Sinusoid> {
         let tables: Vec<Vec<f32>> = POSITIONS.iter().filter_map(|name| self.table(name, config).ok()).collect();
