@@ -5,16 +5,53 @@ use super::document::Value;
 use super::schema::{self, join};
 
 /// Our key (dotted) and the names that others have for it, in any section. A name in several rows means any of their
-/// keys.
+/// keys. A test compares the table of docs/guide/migrating.md.
 const KEYS: &[(&str, &[&str])] = &[
-    ("data.train", &["train_sets", "train_data", "trainpref"]),
-    ("data.valid", &["dev", "valid_sets", "valid_data", "validpref"]),
-    ("data.max_length", &["max_sent_length", "max_seq_len", "src_seq_length"]),
+    (
+        "data.train",
+        &[
+            "train_sets",
+            "train_data",
+            "trainpref",
+            "source",
+            "target",
+            "data",
+            "corpus_1",
+            "tsv",
+            "dataset_type",
+            "data_weighting",
+        ],
+    ),
+    ("data.valid", &["dev", "valid_sets", "valid_data", "validpref", "validation_source", "validation_target", "data"]),
+    (
+        "data.max_length",
+        &[
+            "max_sent_length",
+            "max_seq_len",
+            "src_seq_length",
+            "tgt_seq_length",
+            "max_source_positions",
+            "max_target_positions",
+        ],
+    ),
     (
         "tokenizer.path",
-        &["spm", "sentencepiece", "sentencepiece_model", "vocab", "vocabs", "src_vocab", "source_vocab"],
+        &[
+            "spm",
+            "sentencepiece",
+            "sentencepiece_model",
+            "bpe",
+            "tokenizer_cfg",
+            "model_file",
+            "src_subword_model",
+            "vocab",
+            "vocabs",
+            "src_vocab",
+            "source_vocab",
+        ],
     ),
-    ("tokenizer.dropout", &["bpe_dropout"]),
+    ("tokenizer.joint", &["vocabs"]),
+    ("tokenizer.dropout", &["bpe_dropout", "sentencepiece_alphas", "src_subword_alpha", "tgt_subword_alpha"]),
     (
         "tokenizer.sampling.alpha",
         &["sentencepiece_alphas", "subword_alpha", "src_subword_alpha", "tgt_subword_alpha", "sampling_alpha"],
@@ -22,9 +59,26 @@ const KEYS: &[(&str, &[&str])] = &[
     ("tokenizer.sampling.nbest", &["src_subword_nbest", "tgt_subword_nbest", "nbest_size"]),
     ("tokenizer.codes", &["bpe_codes", "bpe_codes_path"]),
     ("tokenizer.vocabulary_threshold", &["threshold"]),
-    ("tokenizer.target_path", &["tgt_vocab", "trg_vocab", "target_vocab"]),
-    ("tokenizer.vocab_size", &["bpe_size", "bpe_operations", "num_merges", "vocab_limit", "dim_vocabs", "vocab"]),
-    ("model.preset", &["arch", "architecture", "type", "model_type"]),
+    ("tokenizer.target_path", &["tgt_vocab", "trg_vocab", "target_vocab", "tgt_subword_model"]),
+    (
+        "tokenizer.vocab_size",
+        &[
+            "bpe_size",
+            "bpe_operations",
+            "num_merges",
+            "vocab_limit",
+            "voc_limit",
+            "dim_vocabs",
+            "nwordssrc",
+            "nwordstgt",
+            "num_words",
+            "src_vocab_size",
+            "tgt_vocab_size",
+            "learn_subwords_size",
+            "vocab",
+        ],
+    ),
+    ("model.preset", &["arch", "architecture", "type", "model_type", "task"]),
     (
         "model.d_model",
         &[
@@ -72,15 +126,38 @@ const KEYS: &[(&str, &[&str])] = &[
     ("model.norm", &["layer_norm", "transformer_preprocess", "transformer_postprocess"]),
     ("model.tie", &["weight_tying", "weight_tying_type"]),
     ("tokenizer.symbols", &["user_defined_symbols"]),
-    ("model.activation", &["activation_fn", "pos_ffn_activation_fn", "transformer_ffn_activation"]),
-    ("model.dropout", &["transformer_dropout", "hidden_dropout", "p_drop"]),
+    ("model.positions", &["transformer_positional_embedding_type", "max_relative_positions"]),
+    (
+        "model.activation",
+        &["activation_fn", "pos_ffn_activation_fn", "transformer_ffn_activation", "transformer_activation_type"],
+    ),
+    ("model.dropout", &["transformer_dropout", "transformer_dropout_prepost", "hidden_dropout", "p_drop"]),
     ("model.embedding_dropout", &["emb_dropout", "embed_dropout"]),
     ("model.attention_dropout", &["transformer_dropout_attention"]),
-    ("model.activation_dropout", &["relu_dropout", "transformer_dropout_ffn"]),
+    ("model.activation_dropout", &["relu_dropout", "transformer_dropout_ffn", "transformer_dropout_act"]),
     ("model.max_length", &["max_source_positions", "max_target_positions"]),
     (
         "train.init",
-        &["pretrained_model", "load_model", "restore_file", "finetune_from_model", "train_from", "load_params"],
+        &[
+            "pretrained_model",
+            "load_model",
+            "restore_file",
+            "finetune_from_model",
+            "train_from",
+            "load_params",
+            "params",
+        ],
+    ),
+    (
+        "train.freeze",
+        &[
+            "embedding_fix_src",
+            "embedding_fix_trg",
+            "fixed_param_names",
+            "fixed_param_strategy",
+            "freeze_word_vecs_enc",
+            "freeze_word_vecs_dec",
+        ],
     ),
     ("train.low_rank.rank", &["lora_rank", "lora_r", "r"]),
     ("train.low_rank.alpha", &["lora_alpha"]),
@@ -93,13 +170,20 @@ const KEYS: &[(&str, &[&str])] = &[
     ),
     ("train.label_smoothing", &["epsilon_ls", "eps_ls"]),
     ("train.r_drop", &["reg_alpha", "rdrop", "rdrop_alpha", "rdrop_coef"]),
-    ("train.max_updates", &["max_update", "max_steps", "train_steps", "after_batches", "updates"]),
-    ("train.max_epochs", &["max_epoch", "max_num_epochs", "epochs", "after_epochs"]),
+    ("train.max_updates", &["max_update", "max_steps", "train_steps", "after_batches", "updates", "after"]),
+    ("train.max_epochs", &["max_epoch", "max_num_epochs", "epochs", "after_epochs", "after"]),
     ("train.clip_norm", &["clip", "max_grad_norm", "clip_grad_norm", "gradient_clipping_threshold"]),
-    ("train.exponential_average", &["ema", "ema_decay", "moving_average_decay", "average_decay"]),
+    ("train.exponential_average", &["ema", "ema_decay", "moving_average_decay"]),
     (
         "train.save_every",
-        &["save_interval", "save_interval_updates", "save_freq", "save_checkpoint_steps", "checkpoint_interval"],
+        &[
+            "save_interval",
+            "save_interval_updates",
+            "save_freq",
+            "save_checkpoint_steps",
+            "checkpoint_interval",
+            "validation_freq",
+        ],
     ),
     (
         "train.keep",
@@ -112,7 +196,7 @@ const KEYS: &[(&str, &[&str])] = &[
             "keep_checkpoints",
         ],
     ),
-    ("train.keep_best", &["keep_best_ckpts", "keep_best_checkpoints"]),
+    ("train.keep_best", &["keep_best_ckpts", "keep_best_checkpoints", "cache_last_best_params"]),
     ("train.log_every", &["log_interval", "logging_freq", "disp_freq", "report_every"]),
     ("train.seed", &["seed", "random_seed"]),
     (
@@ -122,6 +206,7 @@ const KEYS: &[(&str, &[&str])] = &[
     ("train.schedule.warmup", &["warmup_updates", "warmup_steps", "learning_rate_warmup", "lr_warmup"]),
     ("train.schedule.learning_rate", &["lr", "learning_rate", "learn_rate", "initial_learning_rate"]),
     ("train.optimizer.betas", &["adam_betas", "adam_beta1", "adam_beta2", "optimizer_betas", "optimizer_params"]),
+    ("train.optimizer.weight_decay", &["optimizer_params"]),
     ("train.optimizer.eps", &["adam_eps", "adam_epsilon"]),
     (
         "valid.every",
@@ -139,20 +224,30 @@ const KEYS: &[(&str, &[&str])] = &[
     ("valid.patience_after", &["min_updates", "min_num_updates", "min_num_epochs"]),
     (
         "valid.metric",
-        &["valid_metrics", "eval_metric", "optimized_metric", "early_stopping_metric", "best_checkpoint_metric"],
+        &[
+            "valid_metrics",
+            "eval_metric",
+            "optimized_metric",
+            "early_stopping_metric",
+            "early_stopping_criteria",
+            "best_checkpoint_metric",
+        ],
     ),
     ("decode.beam", &["beam_size"]),
     ("valid.beam", &["beam_size"]),
     ("decode.length_penalty", &["normalize", "lenpen", "length_penalty_alpha", "alpha", "beam_alpha"]),
     ("decode.length_penalty_kind", &["length_penalty_type"]),
+    ("decode.no_repeat_ngram", &["no_repeat_ngram_size", "block_ngram_repeat"]),
     ("decode.max_length_ratio", &["max_len_a", "max_length_factor"]),
     ("decode.max_length_extra", &["max_len_b"]),
-    ("runtime.device", &["gpu"]),
+    ("runtime.device", &["gpu", "device_id"]),
     ("runtime.threads", &["cpu_threads", "num_threads"]),
+    ("runtime.precision", &["model_dtype", "dtype"]),
 ];
 
 /// Like [`KEYS`], with our value, for switches of other toolkits and for what they count differently.
 const SETTINGS: &[(&str, &str, &[&str])] = &[
+    ("tokenizer.joint", "true", &["joined_dictionary", "shared_vocab", "share_vocab"]),
     ("model.tie", "\"all\"", &["share_all_embeddings", "tied_embeddings_all", "share_embeddings"]),
     (
         "model.tie",
@@ -160,25 +255,42 @@ const SETTINGS: &[(&str, &str, &[&str])] = &[
         &["share_decoder_input_output_embed", "share_decoder_embeddings", "tied_embeddings", "tied_softmax"],
     ),
     ("model.norm", "\"pre\"", &["encoder_normalize_before", "decoder_normalize_before"]),
-    ("model.positions", "\"learned\"", &["encoder_learned_pos", "decoder_learned_pos"]),
-    ("train.exponential_average", "0.9999", &[SMOOTHING]),
+    (
+        "model.positions",
+        "\"learned\"",
+        &["encoder_learned_pos", "decoder_learned_pos", "transformer_train_position_embeddings"],
+    ),
+    ("train.freeze", "[\"encoder\"]", &["freeze_encoder"]),
+    ("train.freeze", "[\"decoder\"]", &["freeze_decoder"]),
+    ("train.exponential_average", "0.9999", &["store_ema"]),
+    ("train.exponential_average", "0.9999", SMOOTHING),
     ("runtime.device", "\"cuda\"", &["use_cuda"]),
-    ("runtime.precision", "\"bf16\"", &["fp16", "bf16", "amp", "mixed_precision"]),
+    ("runtime.device", "\"cpu\"", &["cpu", "use_cpu"]),
+    ("runtime.precision", "\"bf16\"", &["fp16", "bf16", "amp", "apex_amp", "mixed_precision"]),
 ];
 
-/// Marian's name for one minus `train.exponential_average`.
-const SMOOTHING: &str = "exponential_smoothing";
+/// Names of Marian and OpenNMT for one minus `train.exponential_average`.
+const SMOOTHING: &[&str] = &["exponential_smoothing", "average_decay"];
 
 /// What to add for names that others count or mean differently: our key, others' names.
 const NOTES: &[(&str, &[&str], &str)] = &[
     ("batch_tokens", &["batch_size", "max_sentences", "mini_batch"], ", in tokens"),
     ("length_penalty", &["lenpen", "normalize"], " with `length_penalty_kind = \"power\"`"),
+    ("train", &["source", "target"], " (a list of `{ source = \"FILE\", target = \"FILE\" }`)"),
+    ("train", &["tsv"], " (a list of `{ tsv = \"FILE\", source = 1, target = 2 }`)"),
+    ("train", &["data_weighting"], " (whose entries may have `weights`)"),
+    ("train", &["dataset_type"], " (whose entries are two files, `tsv` or `hub`)"),
+    ("dropout", &["sentencepiece_alphas", "src_subword_alpha", "tgt_subword_alpha"], " (for BPE)"),
+    ("alpha", &["sentencepiece_alphas", "src_subword_alpha", "tgt_subword_alpha"], " (for a unigram model)"),
+    ("nbest", &["nbest_size"], " (for a list of translations, `mt translate --n-best N`)"),
+    ("init", &["load_model", "restore_file", "train_from"], " (a run goes on with `mt train --resume`)"),
+    ("max_length_extra", &["max_len_b"], " (for a fixed limit, `mt translate --max-length N`)"),
 ];
 
 /// Names of other toolkits for what is no key here, and what to use instead.
 const NO_KEY: &[(&[&str], &str)] = &[
     (
-        &["save_dir", "model_dir", "output_dir", "save_model", "output_model", "model_path"],
+        &["save_dir", "model_dir", "output_dir", "save_model", "output", "output_model", "model_path"],
         "the run's directory is given on the command line: `--run-dir DIR`",
     ),
     (
@@ -203,7 +315,7 @@ const NO_KEY: &[(&[&str], &str)] = &[
         "there is nothing to set: log.jsonl, report.html and tensorboard/ are always written to the run's directory",
     ),
     (&["resume", "continue_training", "reload_model", "restore"], "a run goes on with `mt train --resume`"),
-    (&["overwrite"], "a run is replaced with `mt train --overwrite`"),
+    (&["overwrite", "overwrite_output", "no_reload"], "a run is replaced with `mt train --overwrite`"),
     (
         &["devices", "device_ids", "gpus", "gpu_ranks", "num_gpus", "world_size", "distributed_world_size"],
         "`runtime.device` names one device, such as \"cuda:1\"; `mt train --devices 4` trains on several GPUs",
@@ -213,14 +325,43 @@ const NO_KEY: &[(&[&str], &str)] = &[
         &["factors", "factors_combine", "source_factors"],
         "there are no factors: tags can stand before a line (`tokenizer.tags`)",
     ),
+    (&["models"], "`mt translate --model A --model B` translates with several models"),
+    (&["max_output_length"], "`mt translate --max-length N` limits the length of translations"),
+    (&["n_best"], "`mt translate --n-best N` gives the N best translations"),
+    (
+        &[
+            "output_sampling",
+            "sampling_topk",
+            "sampling_topp",
+            "temperature",
+            "random_sampling_topk",
+            "random_sampling_topp",
+            "random_sampling_temp",
+        ],
+        "`mt translate --sample` draws translations, with `--top-k`, `--top-p` and `--temperature`",
+    ),
+    (
+        &["diverse_beam_groups", "diverse_beam_strength"],
+        "`mt translate --beam-groups N --diversity X` gives translations that differ",
+    ),
+    (
+        &["force_decode", "prefix_size", "target_prefix", "has_prompt", "tgt_file_prefix"],
+        "`mt translate --prefix-file FILE` says how translations begin",
+    ),
+    (&["constraints", "json_input"], "with `mt translate --json-input`, `must` and `avoid` say what a translation has"),
+    (&["alignment", "print_alignment", "report_align"], "`mt translate --alignment` gives the alignment of words"),
+    (
+        &["shortlist", "restrict_lexicon"],
+        "`mt translate --shortlist FILE` takes a shortlist; with `--json-input`, each line can `avoid` words",
+    ),
 ];
 
 /// Names that mean something else in some tables than elsewhere, or something only there: tables, our key, others'
 /// names.
 const LOCAL: &[(&[&str], &str, &[&str])] = &[
-    (&["data.train", "data.valid", "data.test"], "source", &["src"]),
-    (&["data.train", "data.valid", "data.test"], "target", &["tgt", "trg"]),
-    (&["tokenizer"], "path", &["model", "model_file", "tokenizer_file", "file"]),
+    (&["data.train", "data.valid", "data.test"], "source", &["src", "path_src"]),
+    (&["data.train", "data.valid", "data.test"], "target", &["tgt", "trg", "path_tgt"]),
+    (&["tokenizer"], "path", &["model", "tokenizer_file", "file"]),
     (&["tokenizer"], "normalization", &["normalize", "normalizer"]),
     (&["tokenizer"], "kind", &["model_type"]),
     (&["tokenizer", "train.schedule", "train.optimizer"], "kind", &["type", "name"]),
@@ -288,42 +429,57 @@ pub(super) fn is_of_table(path: &str, name: &str) -> bool {
     local(path, name).is_some()
 }
 
+/// A key of ours that a name may mean.
+struct Meant<'n> {
+    section: String,
+    key: &'n str,
+    /// Our value, for a switch of another toolkit.
+    value: Option<&'static str>,
+    /// Whether the name is another toolkit's, not ours.
+    is_theirs: bool,
+}
+
 /// Our keys for another toolkit's `name`, which stands in the table `path` with this value.
 pub(super) fn for_key(path: &str, name: &str, value: &Value) -> Option<Alias> {
-    let table = table_of(path);
-    let mut found: Vec<(&str, &str, Option<&str>)> = match local(path, name) {
-        Some((_, key, _)) => vec![(table, key, None)],
-        None => anywhere(&plain(name)),
+    let (table, name) = (table_of(path), plain(name));
+    let mut found = match local(path, &name) {
+        Some((_, key, _)) => vec![Meant { section: table.to_owned(), key, value: None, is_theirs: true }],
+        None => anywhere(&name),
     };
-    if found.iter().any(|(section, ..)| *section == table) {
-        found.retain(|(section, ..)| *section == table);
+    if !found.iter().any(|meant| meant.is_theirs) {
+        return None;
+    }
+    // In this table, or in one within it.
+    let is_near =
+        |section: &str| section.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    found.sort_by_key(|meant| (meant.section != table, !is_near(&meant.section)));
+    let near: Vec<&str> = found.iter().filter(|meant| is_near(&meant.section)).map(|meant| meant.key).collect();
+    if !near.is_empty() {
+        found.retain(|meant| is_near(&meant.section) || meant.is_theirs && !near.contains(&meant.key));
     }
     let is_off = matches!(value, Value::Boolean(false));
     let decay = match value {
-        Value::Float(rate) if plain(name) == SMOOTHING && (0.0..1.0).contains(rate) => Some(format!("{}", 1.0 - rate)),
+        Value::Float(rate) if SMOOTHING.contains(&name.as_str()) && (0.0..1.0).contains(rate) => {
+            Some(format!("{}", 1.0 - rate))
+        }
         _ => None,
     };
-    let show = |&(section, key, value): &(&str, &str, Option<&str>)| {
-        let value = decay.as_deref().or(value).filter(|_| !is_off);
+    let show = |Meant { section, key, value, .. }: &Meant| {
+        let value = decay.as_deref().or(*value).filter(|_| !is_off);
         let setting = value.map(|value| format!(" = {value}")).unwrap_or_default();
         let section_note = if section == table { String::new() } else { format!(" in [{section}]") };
-        format!("`{key}{setting}`{section_note}{}{}", with_kind(section, key), note(key, &plain(name)))
+        format!("`{key}{setting}`{section_note}{}{}", with_kind(section, key), note(key, &name))
     };
     let shown = found.iter().map(show).collect::<Vec<_>>().join(" or ");
-    let is_here = found.first()?.0 == table;
+    let is_here = found.first()?.section == table;
     let help = if is_here { format!("did you mean {shown}?") } else { format!("the key for that is {shown}") };
-    let keys = found.iter().map(|(section, key, _)| join(if is_here { path } else { section }, key)).collect();
-    Some(Alias { keys, help })
+    let full = |meant: &Meant| join(if meant.section == table { path } else { &meant.section }, meant.key);
+    Some(Alias { keys: found.iter().map(full).collect(), help })
 }
 
-/// Our keys, dotted, for a name that may be ours or another toolkit's, in whatever section.
+/// Our keys, dotted, for a name that may be another toolkit's or ours, in whatever section.
 pub fn keys_called(name: &str) -> Vec<String> {
-    let name = plain(name);
-    let ours = schema::owners(&name);
-    if !ours.is_empty() {
-        return ours.iter().map(|section| join(section, &name)).collect();
-    }
-    anywhere(&name).into_iter().map(|(section, key, _)| join(section, key)).collect()
+    anywhere(&plain(name)).iter().map(|meant| join(&meant.section, meant.key)).collect()
 }
 
 /// All names that other toolkits have for our keys.
@@ -344,12 +500,23 @@ pub fn instead_of(name: &str) -> Option<&'static str> {
     NO_KEY.iter().find(|(names, _)| names.contains(&name.as_str())).map(|(_, instead)| *instead)
 }
 
-/// Section, key and value of ours for a name that means the same in all sections.
-fn anywhere(name: &str) -> Vec<(&'static str, &'static str, Option<&'static str>)> {
+/// What a name means in any section: what it is called in other toolkits, then our own keys of that name.
+fn anywhere(name: &str) -> Vec<Meant<'_>> {
     let keys = KEYS.iter().map(|(key, names)| (*key, None, *names));
     let settings = SETTINGS.iter().map(|(key, value, names)| (*key, Some(*value), *names));
     let rows = keys.chain(settings).filter(|(.., names)| names.contains(&name));
-    rows.filter_map(|(key, value, _)| key.rsplit_once('.').map(|(section, key)| (section, key, value))).collect()
+    let theirs = rows.filter_map(|(key, value, _)| {
+        let (section, key) = key.rsplit_once('.')?;
+        Some(Meant { section: section.to_owned(), key, value, is_theirs: true })
+    });
+    let mut found: Vec<Meant> = theirs.collect();
+    let own = |section| Meant { section, key: name, value: None, is_theirs: false };
+    for meant in schema::owners(name).into_iter().map(own) {
+        if !found.iter().any(|other| other.section == meant.section && other.key == meant.key) {
+            found.push(meant);
+        }
+    }
+    found
 }
 
 /// Which `kind` the key needs, if the table's default is another.

@@ -68,6 +68,20 @@ fn keys_of_other_toolkits_lead_to_ours() {
         ("[data]\nvalid = { src = \"a\", target = \"b\" }\n", "did you mean `source`?"),
         ("[data]\ntrain = [{ source = \"a\", trg = \"b\" }]\n", "did you mean `target`?"),
         ("[data]\nseed = 1\n", "the key for that is `seed` in [train]"),
+        ("[model]\nmodel_dtype = \"fp16\"\n", "the key for that is `precision` in [runtime]"),
+        ("[model]\nshare_vocab = true\n", "the key for that is `joint = true` in [tokenizer]"),
+        ("[data]\nsource = \"a\"\n", "did you mean `train` (a list of `{ source = \"FILE\", target = \"FILE\" }`) or"),
+        (
+            "[tokenizer]\nsrc_subword_alpha = 0.1\n",
+            "did you mean `dropout` (for BPE) or `alpha` in [tokenizer.sampling] (for a unigram model)?",
+        ),
+        // Our own name of another table goes with another toolkit's.
+        ("[train]\nalpha = 16\n", "the key for that is `alpha` in [train.low_rank] or `length_penalty` in [decode]"),
+        ("[decode]\nalpha = 0.6\n", "did you mean `length_penalty`?"),
+        ("[train]\nepochs = 3\n", "did you mean `max_epochs`?"),
+        // It says how often both happen.
+        ("[train]\nvalidation_freq = 9\n", "did you mean `save_every` or `every` in [valid]?"),
+        ("[train]\naverage_decay = 0.0005\n", "did you mean `exponential_average = 0.9995`?"),
         // A slip of the pen is likelier.
         ("[train]\nmax_epoch = 3\n", "did you mean `max_epochs`?"),
     ] {

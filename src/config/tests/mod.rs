@@ -4,6 +4,7 @@ mod computed;
 mod corpora;
 mod hints;
 mod layers;
+mod migrating;
 mod problems;
 mod shipped;
 
