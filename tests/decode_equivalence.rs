@@ -42,8 +42,20 @@ fn models() -> Vec<Transformer> {
             norm_kind: NormKind::Std,
             norm_eps: 1e-9,
             activation: Activation::Gelu,
+            ..pre.clone()
+        },
+        ModelConfig {
+            positions: PositionKind::Relative,
+            relative_buckets: 7,
+            relative_distance: 9,
+            norm_kind: NormKind::Rms,
+            activation: Activation::GeluTanh,
+            gated: true,
+            feed_forward_bias: false,
+            tie: Tie::Embeddings,
             ..pre
         },
+        ModelConfig { gated: true, positions: PositionKind::Relative, heads: 2, ..small_model() },
         ModelConfig {
             padding_mask: PaddingMask::KeysAndQueries,
             final_norm: true,

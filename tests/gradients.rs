@@ -19,7 +19,7 @@ const SOURCE: usize = 53;
 const TARGET: usize = 61;
 
 fn model(config: &ModelConfig) -> Transformer {
-    let source = if config.tie == Tie::All { TARGET } else { SOURCE };
+    let source = if config.tie.joins_embeddings() { TARGET } else { SOURCE };
     let vocabulary = Vocabulary { source, target: TARGET, source_padding: 0, target_padding: 0 };
     let model = Transformer::new(config, vocabulary, &Device::Cpu).unwrap();
     model.initialise(3).unwrap();

@@ -104,6 +104,12 @@ fn of_model(path: &Path) -> Result<Tokenizer> {
     let ids: HashMap<String, u32> = pieces.zip(0..).collect();
     let vocabulary = ids.into_iter().map(|(piece, id)| (piece, Value::from(id))).collect();
     let special = [1, BEGIN, END, 3];
-    let ids = OwnIds { special, forbidden: Vec::new(), language_tags: false, vocabulary: Value::Object(vocabulary) };
+    let ids = OwnIds {
+        special,
+        forbidden: Vec::new(),
+        language_tags: false,
+        tags_in_text: false,
+        vocabulary: Value::Object(vocabulary),
+    };
     Tokenizer::from_sentencepiece(&bytes, ids).map_err(|error| error.at(path))
 }

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::escape::quoted;
 use crate::limits;
 use crate::model::layout::{self, Vocabulary};
-use crate::model::{ModelConfig, PositionKind, Sinusoid, Tie};
+use crate::model::{ModelConfig, PositionKind, Sinusoid};
 use crate::ops::params::{Entry, ParameterLayout};
 use crate::train::optimizer::Training;
 use crate::train::{InitLayers, LowRankConfig, PROJECTIONS, ScheduleConfig, ValidMetric};
@@ -37,6 +37,7 @@ pub(super) fn resolve(merged: &Table, root: PathBuf, report: &mut Report) -> Res
     together.symbols(&config.tokenizer);
     together.widths(&config.model);
     together.positions(&config.model);
+    together.relative(&config.model);
     together.output(&config.model);
     together.tie(&config);
     together.lengths(&config);
@@ -278,7 +279,8 @@ impl Together<'_> {
             let help = "leave `first_position` out";
             self.add(&["model.first_position", "model.positions"], Error::usage(what).help(help));
         }
-        if model.positions == PositionKind::Learned && model.sinusoid != ModelConfig::default().sinusoid {
+        let has_none = matches!(model.positions, PositionKind::Learned | PositionKind::Relative);
+        if has_none && model.sinusoid != ModelConfig::default().sinusoid {
             let (sinusoid, kind) = (model.sinusoid, model.positions);
             let what = format!(
                 "`model.sinusoid` = \"{sinusoid}\" is for sinusoidal positions, but `model.positions` = \"{kind}\""
@@ -301,6 +303,31 @@ impl Together<'_> {
         }
     }
 
+    fn relative(&mut self, model: &ModelConfig) {
+        let (buckets, far, default) = (model.relative_buckets, model.relative_distance, ModelConfig::default());
+        let stated = [
+            ("relative_buckets", buckets, default.relative_buckets),
+            ("relative_distance", far, default.relative_distance),
+        ];
+        for (key, value, default) in stated {
+            if model.positions != PositionKind::Relative && value != default {
+                let kind = model.positions;
+                let what =
+                    format!("`model.{key}` = {value} is for relative positions, but `model.positions` = \"{kind}\"");
+                let help = format!("leave `{key}` out, or set `positions = \"relative\"`");
+                self.add(&[&format!("model.{key}"), "model.positions"], Error::usage(what).help(help));
+            }
+        }
+        if far <= buckets / 2 {
+            let what = format!(
+                "`model.relative_distance` = {far} must be more than half of `model.relative_buckets` = {buckets}, each of \
+                 which has one distance"
+            );
+            let help = format!("set `relative_distance` to more than {}, or lower `relative_buckets`", buckets / 2);
+            self.add(&["model.relative_buckets", "model.relative_distance"], Error::usage(what).help(help));
+        }
+    }
+
     fn output(&mut self, model: &ModelConfig) {
         if !model.output_padding && !model.output_bias {
             let what = "`model.output_padding` = false keeps padding out by its bias, but `model.output_bias` = false";
@@ -310,11 +337,13 @@ impl Together<'_> {
     }
 
     fn tie(&mut self, config: &Config) {
-        if config.model.tie == Tie::All && !config.tokenizer.joint {
+        let tie = config.model.tie;
+        if tie.joins_embeddings() && !config.tokenizer.joint {
             let is_of_init = self.is_of_init("model.tie");
             if config.tokenizer.target_path.is_some() {
-                let what =
-                    "`model.tie` = \"all\" needs one vocabulary, but `tokenizer.target_path` gives the target its own";
+                let what = format!(
+                    "`model.tie` = \"{tie}\" needs one vocabulary, but `tokenizer.target_path` gives the target its own"
+                );
                 let help = match is_of_init {
                     true => "leave `target_path` out: the tie is that of the model in `train.init`",
                     false => "set `tie = \"decoder\"`, or leave `target_path` out",
@@ -324,8 +353,8 @@ impl Together<'_> {
             if is_of_init {
                 return self.add(&["tokenizer.joint"], init::idle_key("tokenizer.joint", "false", "true"));
             }
-            let error = Error::usage("`model.tie` = \"all\" needs one vocabulary, but `tokenizer.joint` = false")
-                .help("set `tie = \"decoder\"`, or `joint = true`");
+            let what = format!("`model.tie` = \"{tie}\" needs one vocabulary, but `tokenizer.joint` = false");
+            let error = Error::usage(what).help("set `tie = \"decoder\"`, or `joint = true`");
             self.add(&["model.tie", "tokenizer.joint"], error);
         }
     }

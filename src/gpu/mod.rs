@@ -43,7 +43,7 @@ use std::sync::Arc;
 use candle_core::{DType, Tensor};
 
 use crate::error::{Error, Result};
-use crate::model::{Sequences, Transformer};
+use crate::model::{Activation, ModelConfig, PositionKind, Sequences, Transformer};
 use crate::ops::Mode;
 use crate::ops::loss::{Sums, Targets};
 use crate::ops::optimizer::{AdamStep, Counts, Outcome, Trained, no_outcome};
@@ -179,6 +179,13 @@ impl Exchange {
         let count = self.parts.first().map_or(0, |part| part.end);
         if self.number == Number::F32 { Ok(()) } else { kernels.to_float(gradients, self.at, count) }
     }
+}
+
+/// Whether the kernels know all that a model has. What they lack is computed by Candle's operations, which are slower.
+pub fn knows(model: &ModelConfig) -> bool {
+    let has_other_positions = model.positions == PositionKind::Relative;
+    let has_other_layers = model.gated || !model.feed_forward_bias || model.activation == Activation::GeluTanh;
+    model.norm_kind.is_centred() && !has_other_positions && !has_other_layers
 }
 
 impl Engine {

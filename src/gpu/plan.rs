@@ -229,7 +229,7 @@ impl Finder<'_> {
         let (embedding_norm, final_norm) = (norm(c.embedding_norm, "embedding_norm")?, norm(c.final_norm, "norm")?);
         let positions = match c.positions {
             PositionKind::Sinusoidal => Positions::Fixed,
-            PositionKind::Rotary => Positions::None,
+            PositionKind::Rotary | PositionKind::Relative => Positions::None,
             PositionKind::Learned => Positions::Learned(self.place(&positions_table(stack.name()))?),
         };
         let (table, site) = (self.place(table)?, stack.site(0, DropoutSite::Embedding));

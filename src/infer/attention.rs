@@ -83,9 +83,10 @@ fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// Scaled dot products of the query with every key: [positions, H], and -∞ up to a whole vector.
+/// Scaled dot products of the query with every key, and what is added to them: [positions, H], and -∞ up to a whole
+/// vector.
 #[inline(always)]
-fn score(q: &[f32], seen: &[&[f32]], [heads, d_k, _]: Shape, scores: &mut Vec<f32>) {
+fn score(q: &[f32], seen: &[&[f32]], added: &[f32], [heads, d_k, _]: Shape, scores: &mut Vec<f32>) {
     let scale = 1.0 / (d_k as f32).sqrt();
     scores.clear();
     scores.resize((heads * seen.len()).next_multiple_of(LANES), f32::NEG_INFINITY);
@@ -104,6 +105,9 @@ fn score(q: &[f32], seen: &[&[f32]], [heads, d_k, _]: Shape, scores: &mut Vec<f3
     let sums = sum_each(&dots);
     for i in 0..count % LANES {
         blocks[count / LANES][i] = scale * sums[i];
+    }
+    for (score, x) in scores.iter_mut().zip(added) {
+        *score += x;
     }
 }
 
@@ -177,12 +181,14 @@ fn weighted<const V: usize>(
 
 vectorised! {
     /// One query row against the keys and values of the positions it sees, at least one: each a row of H·K keys, then
-    /// H·d_v values. `scores` is scratch.
-    pub(super) fn attend_row(q: &[f32], seen: &[&[f32]], shape: Shape, scores: &mut Vec<f32>, out: &mut [f32]) {
+    /// H·d_v values. `added` is added to the scores, [positions, H], or empty. `scores` is scratch.
+    pub(super) fn attend_row(
+        q: &[f32], seen: &[&[f32]], added: &[f32], shape: Shape, scores: &mut Vec<f32>, out: &mut [f32],
+    ) {
         /// Vectors that registers hold at once.
         const MOST: usize = 8;
         let [heads, d_k, d_v] = shape;
-        score(q, seen, shape, scores);
+        score(q, seen, added, shape, scores);
         normalise(scores, seen.len(), heads);
         if d_v.is_multiple_of(LANES) {
             let many = out.len() / (MOST * LANES) * MOST * LANES;
@@ -218,13 +224,15 @@ mod tests {
     }
 
     /// Attention by its definition, in float64.
-    fn definition(q: &[f32], seen: &[&[f32]], [heads, d_k, d_v]: Shape) -> Vec<f64> {
+    fn definition(q: &[f32], seen: &[&[f32]], added: &[f32], [heads, d_k, d_v]: Shape) -> Vec<f64> {
         let mut out = Vec::new();
         for head in 0..heads {
             let dot = |row: &&[f32]| -> f64 {
                 (0..d_k).map(|i| f64::from(q[head * d_k + i]) * f64::from(row[head * d_k + i])).sum()
             };
-            let scores: Vec<f64> = seen.iter().map(|row| dot(row) / (d_k as f64).sqrt()).collect();
+            let of_distance = |position: usize| added.get(position * heads + head).map_or(0.0, |x| f64::from(*x));
+            let dots = seen.iter().map(|row| dot(row) / (d_k as f64).sqrt());
+            let scores: Vec<f64> = dots.enumerate().map(|(position, dot)| dot + of_distance(position)).collect();
             let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
             let total: f64 = weights.iter().sum();
@@ -256,10 +264,13 @@ mod tests {
                 let (q, rows) = (numbers(heads * d_k, 1), numbers(positions * width, 2));
                 let q: Vec<f32> = q.iter().map(|x| 4.0 * x).collect();
                 let seen: Vec<&[f32]> = rows.chunks_exact(width).collect();
-                let (mut scores, mut out) = (vec![f32::NAN; 3], vec![f32::NAN; heads * d_v]);
-                attend_row(&q, &seen, shape, &mut scores, &mut out);
-                for (got, want) in out.iter().zip(definition(&q, &seen, shape)) {
-                    assert!((f64::from(*got) - want).abs() < 2e-6, "{shape:?}, {positions} positions: {got} {want}");
+                for added in [Vec::new(), numbers(positions * heads, 3)] {
+                    let (mut scores, mut out) = (vec![f32::NAN; 3], vec![f32::NAN; heads * d_v]);
+                    attend_row(&q, &seen, &added, shape, &mut scores, &mut out);
+                    for (got, want) in out.iter().zip(definition(&q, &seen, &added, shape)) {
+                        let is_near = (f64::from(*got) - want).abs() < 2e-6;
+                        assert!(is_near, "{shape:?}, {positions} positions: {got} {want}");
+                    }
                 }
             }
         }
@@ -272,7 +283,7 @@ mod tests {
             let other = numbers(heads * 16, 3);
             row[8] = f32::NAN;
             let mut out = vec![0f32; heads * 8];
-            attend_row(&q, &[&other, &row], [heads, 8, 8], &mut Vec::new(), &mut out);
+            attend_row(&q, &[&other, &row], &[], [heads, 8, 8], &mut Vec::new(), &mut out);
             for (head, out) in out.chunks_exact(8).enumerate() {
                 assert!(out.iter().all(|x| x.is_nan() == (head == 1)), "{out:?}");
             }

@@ -281,6 +281,7 @@ impl Step<'_> {
         let new = unsafe { self.new[layer].rows(block.clone()) };
         let out = grown(heads, block.len() * shape[0] * shape[2]);
         let (mut seen, mut scores) = (Vec::with_capacity(self.position + 1), Vec::new());
+        let added = self.engine.decoder.by_distance(self.position, self.position + 1, shape[0]);
         let rows = packed.chunks_exact(width).zip(new.chunks_exact_mut(cached));
         for ((row, (packed, new)), out) in block.zip(rows).zip(out.chunks_exact_mut(shape[0] * shape[2])) {
             new.copy_from_slice(&packed[keys..]);
@@ -288,7 +289,7 @@ impl Step<'_> {
             let past = self.past[layer].iter().zip(&self.ancestors[row]);
             seen.extend(past.map(|(step, &ancestor)| &step[ancestor as usize * cached..][..cached]));
             seen.push(&packed[keys..]);
-            attend_row(&packed[..keys], &seen, shape, &mut scores, out);
+            attend_row(&packed[..keys], &seen, added, shape, &mut scores, out);
         }
         out
     }
@@ -312,7 +313,7 @@ impl Step<'_> {
             let source = &self.source.cached[layer][rows.start * cached..rows.end * cached];
             seen.clear();
             seen.extend(source.chunks_exact(cached));
-            attend_row(query, &seen, shape, &mut scores, out);
+            attend_row(query, &seen, &[], shape, &mut scores, out);
         }
         out
     }

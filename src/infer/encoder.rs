@@ -139,7 +139,7 @@ impl Side<'_> {
                 let packed = grown(wide, rows * attention.query_key_value.width());
                 attention.query_key_value.apply(input, packed, sharing);
                 let heads = grown(heads, rows * config.heads * config.d_v);
-                common.attend_sentences(sentences, packed, heads);
+                common.attend_sentences(stack, sentences, packed, heads);
                 attention.output.product(heads, h, sharing);
             });
             common.feed_forward(&layer.feed_forward, work, sharing);
@@ -151,7 +151,7 @@ impl Side<'_> {
 
 impl Common {
     /// Attention of every row of a sentence to all of its rows. packed: queries, keys and values side by side.
-    fn attend_sentences(&self, sentences: &[&[u32]], packed: &mut [f32], out: &mut [f32]) {
+    fn attend_sentences(&self, stack: &Stack, sentences: &[&[u32]], packed: &mut [f32], out: &mut [f32]) {
         let shape = [self.config.heads, self.config.d_k, self.config.d_v];
         let (keys, width) = (shape[0] * shape[1], shape[0] * shape[1] + self.cached_width());
         let (mut packed, mut out) = (packed, out);
@@ -164,8 +164,10 @@ impl Common {
                 rotary.turn(rows, width, 2 * shape[0], 0, sentence.len());
             }
             let seen: Vec<&[f32]> = rows.chunks_exact(width).map(|row| &row[keys..]).collect();
-            for (row, result) in rows.chunks_exact(width).zip(results.chunks_exact_mut(shape[0] * shape[2])) {
-                attend_row(&row[..keys], &seen, shape, &mut scores, result);
+            let rows = rows.chunks_exact(width).zip(results.chunks_exact_mut(shape[0] * shape[2]));
+            for (position, (row, result)) in rows.enumerate() {
+                let added = stack.by_distance(position, seen.len(), shape[0]);
+                attend_row(&row[..keys], &seen, added, shape, &mut scores, result);
             }
         }
     }

@@ -29,7 +29,7 @@ pub use encoder::{Encoder, Source};
 
 use crate::error::Result;
 use crate::model::positions::{self, PositionKind};
-use crate::model::{ModelConfig, layout};
+use crate::model::{self, ModelConfig, layout};
 use crate::ops::dropout::Dropout;
 use crate::ops::norm::{Addend, NormKind, NormWeights, add_rows, norm_rows};
 use crate::ops::rotary::Rotary;
@@ -65,19 +65,21 @@ struct Stack {
     final_norm: Option<Norm>,
     /// Added to the embeddings, [positions, D]; empty if there are none.
     positions: Vec<f32>,
+    /// Added to the scores of self-attention by distance, [2·positions − 1, H]; empty if there are none.
+    by_distance: Vec<f32>,
 }
 
-/// γ and β, one after the other, ε and kind.
+/// γ and, if there is one, β behind it, ε and kind.
 #[derive(Debug)]
 struct Norm {
-    both: Vec<f32>,
+    parameters: Vec<f32>,
     eps: f32,
     kind: NormKind,
 }
 
 impl Norm {
     fn weights(&self) -> NormWeights<'_> {
-        NormWeights::new(&self.both, self.eps, self.kind)
+        NormWeights::new(&self.parameters, self.eps, self.kind)
     }
 }
 
@@ -201,14 +203,26 @@ impl Stack {
         };
         let positions = match config.positions {
             PositionKind::Learned => parameters(&layout::positions_table(name))?.floats(),
-            PositionKind::Sinusoidal | PositionKind::Rotary => positions::fixed(config),
+            PositionKind::Sinusoidal | PositionKind::Rotary | PositionKind::Relative => positions::fixed(config),
+        };
+        let side = if is_decoder { model::Stack::Decoder } else { model::Stack::Encoder };
+        let by_distance = match positions::buckets(config, side) {
+            Some(buckets) => buckets.rows_of(&parameters(&layout::relative_table(name))?.floats(), config.heads),
+            None => Vec::new(),
         };
         Ok(Self {
             layers: (0..layers).map(layer).collect::<Result<_>>()?,
             embedding_norm: norm(config.embedding_norm, "embedding_norm")?,
             final_norm: norm(config.final_norm, "norm")?,
             positions,
+            by_distance,
         })
+    }
+
+    /// What is added to the scores of the query at `position` and the first `keys` keys: [keys, H], or empty.
+    fn by_distance(&self, position: usize, keys: usize, heads: usize) -> &[f32] {
+        let first = (self.by_distance.len() / heads / 2).saturating_sub(position);
+        if self.by_distance.is_empty() { &[] } else { &self.by_distance[first * heads..][..keys * heads] }
     }
 }
 
@@ -269,8 +283,12 @@ impl Common {
         self.sublayer(&layer.norm, &layer.fc2.bias, work, |input, h, wide, _| {
             let hidden = grown(wide, rows * layer.fc1.width());
             layer.fc1.apply(input, hidden, sharing);
-            self.config.activation.apply(hidden);
-            layer.fc2.product(hidden, h, sharing);
+            if self.config.gated {
+                self.config.activation.apply_gate(hidden, self.config.d_ff);
+            } else {
+                self.config.activation.apply(hidden);
+            }
+            layer.fc2.product(&hidden[..rows * self.config.d_ff], h, sharing);
         });
     }
 

@@ -159,9 +159,10 @@ impl Linear {
 
 impl Norm {
     pub(super) fn new(config: &ModelConfig, parameters: &Lookup<'_>, name: &str) -> Result<Self> {
-        let part = |part: &str| parameters(&format!("{name}.{part}")).map(Values::floats);
+        let parts = ["weight", "bias"].into_iter().take(config.norm_kind.parameters());
+        let parts = parts.map(|part| parameters(&format!("{name}.{part}")).map(Values::floats));
         Ok(Self {
-            both: [part("weight")?, part("bias")?].concat(),
+            parameters: joined(parts.collect::<Result<_>>()?),
             eps: config.norm_eps as f32,
             kind: config.norm_kind,
         })
@@ -216,9 +217,11 @@ impl Layer {
         };
         let norm = |sublayer: &str| Norm::new(config, parameters, &format!("{name}.{sublayer}_norm"));
         let (d, values) = (config.d_model, config.heads * config.d_v);
-        let dense = |part: &str, input: usize| {
-            let part = format!("{name}.feed_forward.{part}");
-            Linear::new(parameters, &[format!("{part}.weight")], &[format!("{part}.bias")], input, precision)
+        let dense = |parts: &[&str], input: usize| {
+            let names = |what: &str| parts.iter().map(|part| format!("{name}.feed_forward.{part}.{what}")).collect();
+            let (weights, biases): (Vec<String>, Vec<String>) = (names("weight"), names("bias"));
+            let biases = if config.feed_forward_bias { &biases[..] } else { &[] };
+            Linear::new(parameters, &weights, biases, input, precision)
         };
         Ok(Self {
             attention: SelfAttention {
@@ -237,8 +240,8 @@ impl Layer {
                 })
                 .transpose()?,
             feed_forward: FeedForward {
-                fc1: dense("fc1", d)?,
-                fc2: dense("fc2", config.d_ff)?,
+                fc1: dense(&["fc1", "fc3"][..config.hidden_inputs()], d)?,
+                fc2: dense(&["fc2"], config.d_ff)?,
                 norm: norm("feed_forward")?,
             },
         })

@@ -16,6 +16,7 @@ use crate::ops::feed_forward::Activation;
 use crate::ops::mask::Mask;
 use crate::ops::norm::Norm;
 use crate::ops::projection::Plain;
+use crate::ops::relative::Relative;
 use crate::ops::rotary::Rotary;
 use crate::ops::softmax::masked_softmax;
 use crate::ops::sublayer::{self, Residual};
@@ -43,7 +44,9 @@ pub struct Decoder {
     embedding: Embedding,
     embedding_norm: Option<Norm>,
     rotary: Option<Rotary>,
+    relative: Option<Relative>,
     activation: Activation,
+    gated: bool,
     heads: usize,
     d_k: usize,
     d_v: usize,
@@ -61,7 +64,9 @@ impl Transformer {
             embedding: self.embedding(Stack::Decoder, &Mode::INFERENCE)?,
             embedding_norm: self.embedding_norm(Stack::Decoder)?,
             rotary: self.rotary.clone(),
+            relative: self.relative(Stack::Decoder)?,
             activation: c.activation,
+            gated: c.gated,
             heads: c.heads,
             d_k: c.d_k,
             d_v: c.d_v,
@@ -75,15 +80,15 @@ impl Transformer {
         let feed_forward = format!("{name}.feed_forward");
         let residual = |name: &str| self.residual(name, 0, &Mode::INFERENCE);
         Ok(Layer {
-            self_query_key_value: self.packed(&attn, "q_proj", c.heads * (2 * c.d_k + c.d_v))?.plain(false)?,
+            self_query_key_value: self.query_key_value(&attn)?.plain(false)?,
             self_output: self.single(&format!("{attn}.out_proj"), c.attention_bias)?.plain(false)?,
             self_residual: residual(&attn)?,
-            cross_query: self.packed(&cross, "q_proj", c.heads * c.d_k)?.plain(false)?,
-            cross_key_value: self.packed(&cross, "k_proj", c.heads * (c.d_k + c.d_v))?.plain(false)?,
+            cross_query: self.single(&format!("{cross}.q_proj"), c.attention_bias)?.plain(false)?,
+            cross_key_value: self.key_value(&cross)?.plain(false)?,
             cross_output: self.single(&format!("{cross}.out_proj"), c.attention_bias)?.plain(false)?,
             cross_residual: residual(&cross)?,
-            fc1: self.single(&format!("{feed_forward}.fc1"), true)?.plain(false)?,
-            fc2: self.single(&format!("{feed_forward}.fc2"), true)?.plain(false)?,
+            fc1: self.inner_projection(&feed_forward)?.plain(false)?,
+            fc2: self.single(&format!("{feed_forward}.fc2"), c.feed_forward_bias)?.plain(false)?,
             feed_forward_residual: residual(&feed_forward)?,
         })
     }
@@ -174,6 +179,8 @@ impl Decoder {
         let State { rows: Some(source), target, position, .. } = state else {
             candle_core::bail!("no rows were chosen")
         };
+        let by_distance = self.relative.as_ref().map(|relative| relative.reference(*position, 1, *position + 1, false));
+        let by_distance = by_distance.transpose()?;
         let mut x = self.embedding.reference(tokens, *position, 1, false)?;
         if let Some(norm) = &self.embedding_norm {
             x = norm.reference(&x, false)?;
@@ -188,7 +195,7 @@ impl Decoder {
                     },
                     None => new,
                 };
-                let out = self.attend(&query, &all, None)?;
+                let out = self.attend(&query, &all, None, by_distance.as_ref())?;
                 match target.get_mut(index) {
                     Some(past) => *past = all,
                     None => target.push(all),
@@ -197,11 +204,11 @@ impl Decoder {
             })?;
             x = sublayer::plain(&layer.cross_residual, &x, false, |input| {
                 let query = self.by_head(&layer.cross_query.apply(input)?, rows, 1, self.d_k)?;
-                let out = self.attend(&query, &source.layers[index], Some(&source.visible))?;
+                let out = self.attend(&query, &source.layers[index], Some(&source.visible), None)?;
                 layer.cross_output.apply(&out)
             })?;
             x = sublayer::plain(&layer.feed_forward_residual, &x, false, |input| {
-                layer.fc2.apply(&self.activation.reference(&layer.fc1.apply(input)?)?)
+                layer.fc2.apply(&self.activation.hidden(&layer.fc1.apply(input)?, self.gated)?)
             })?;
         }
         if let Some(norm) = &self.final_norm {
@@ -228,10 +235,21 @@ impl Decoder {
         Ok((query, new))
     }
 
-    /// softmax(q·kᵀ/√K)·v over the keys that are visible: [rows, H·d_v].
-    fn attend(&self, query: &Tensor, seen: &KeysValues, visible: Option<&Tensor>) -> Result<Tensor> {
+    /// softmax(q·kᵀ/√K)·v over the keys that are visible: [rows, H·d_v]. `by_distance` is added to the scores,
+    /// [1, H, 1, L].
+    fn attend(
+        &self,
+        query: &Tensor,
+        seen: &KeysValues,
+        visible: Option<&Tensor>,
+        by_distance: Option<&Tensor>,
+    ) -> Result<Tensor> {
         let scores = (query.matmul(&seen.keys.t()?.contiguous()?)? * (1.0 / (self.d_k as f64).sqrt()))?;
         let scores = scores.to_dtype(DType::F32)?;
+        let scores = match by_distance {
+            Some(by_distance) => scores.broadcast_add(by_distance)?,
+            None => scores,
+        };
         let weights = match visible {
             Some(visible) => masked_softmax(&scores, visible)?,
             None => softmax(&scores, D::Minus1)?,

@@ -60,6 +60,10 @@ pub struct ModelConfig {
     pub sinusoid: Sinusoid,
     /// The position that the first token has in the formula of sinusoidal positions.
     pub first_position: usize,
+    /// Parameters of relative positions for each head.
+    pub relative_buckets: usize,
+    /// The distance from which on relative positions are alike.
+    pub relative_distance: usize,
     /// What padding masks.
     pub padding_mask: PaddingMask,
     /// Which embedding matrices are shared. Default: `all` with a joint vocabulary, otherwise `decoder`.
@@ -76,6 +80,10 @@ pub struct ModelConfig {
     pub attention_bias: bool,
     /// The feed-forward layers' non-linearity.
     pub activation: Activation,
+    /// Multiply what is activated by a third projection.
+    pub gated: bool,
+    /// Biases in the feed-forward layers.
+    pub feed_forward_bias: bool,
     /// Dropout on the output of every sub-layer.
     pub dropout: f64,
     /// Dropout on the sum of embedding and position. Default: `dropout`.
@@ -129,6 +137,8 @@ impl ModelConfig {
             positions: PositionKind::Sinusoidal,
             sinusoid: Sinusoid::Interleaved,
             first_position: 0,
+            relative_buckets: 32,
+            relative_distance: 128,
             padding_mask: PaddingMask::Keys,
             tie: Tie::All,
             scale_embedding: true,
@@ -137,6 +147,8 @@ impl ModelConfig {
             output_padding: true,
             attention_bias: true,
             activation: Activation::Relu,
+            gated: false,
+            feed_forward_bias: true,
             dropout: 0.1,
             embedding_dropout: 0.1,
             attention_dropout: 0.0,
@@ -154,6 +166,11 @@ impl ModelConfig {
     /// The token that takes no part in the output's softmax, if there is one: padding.
     pub fn left_out(&self, padding: u32) -> Option<u32> {
         (!self.output_padding).then_some(padding)
+    }
+
+    /// Projections that a hidden layer of the feed-forward layers is made of: 2 if it is gated.
+    pub fn hidden_inputs(&self) -> usize {
+        if self.gated { 2 } else { 1 }
     }
 
     /// Width of all heads' queries (or keys) together: H·K.

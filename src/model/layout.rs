@@ -1,7 +1,7 @@
 //! Names and shapes of every parameter, in the order they lie in the flat tensor.
 //!
 //! The names are those in model files. q, k and v of one attention are neighbours (weights, then biases), so that they
-//! form one packed matrix; so are γ and β of a norm.
+//! form one packed matrix; so are fc1 and fc3 of a gated feed-forward layer, and γ and β of a norm.
 
 use crate::choice::choice;
 use crate::model::ModelConfig;
@@ -15,8 +15,22 @@ choice! {
         None = "none",
         /// The target embedding and the output projection share one.
         Decoder = "decoder",
+        /// Source and target embedding share one; needs a joint vocabulary.
+        Embeddings = "embeddings",
         /// Source and target embedding and the output projection share one; needs a joint vocabulary.
         All = "all",
+    }
+}
+
+impl Tie {
+    /// Whether source and target are embedded with the same matrix.
+    pub fn joins_embeddings(self) -> bool {
+        matches!(self, Self::Embeddings | Self::All)
+    }
+
+    /// Whether the output projection has a matrix of its own.
+    pub fn frees_output(self) -> bool {
+        matches!(self, Self::None | Self::Embeddings)
     }
 }
 
@@ -35,17 +49,22 @@ pub struct Vocabulary {
 
 /// Name of the table that target tokens are embedded with.
 pub fn target_table(tie: Tie) -> &'static str {
-    if tie == Tie::All { "source_embedding.weight" } else { "target_embedding.weight" }
+    if tie.joins_embeddings() { "source_embedding.weight" } else { "target_embedding.weight" }
 }
 
 /// Name of the matrix of the output projection.
 pub fn output_table(tie: Tie) -> &'static str {
-    if tie == Tie::None { "output_projection.weight" } else { target_table(tie) }
+    if tie.frees_output() { "output_projection.weight" } else { target_table(tie) }
 }
 
 /// Name of the table of a stack's learned positions; `stack` is `encoder` or `decoder`.
 pub fn positions_table(stack: &str) -> String {
     format!("{stack}.positions.weight")
+}
+
+/// Name of the table of a stack's relative positions, [buckets, H].
+pub fn relative_table(stack: &str) -> String {
+    format!("{stack}.relative_positions.weight")
 }
 
 /// The modules without a matrix of their own, each with the module whose matrix it uses.
@@ -65,16 +84,21 @@ pub fn layout(config: &ModelConfig, vocabulary: Vocabulary) -> ParameterLayout {
     let mut layout = ParameterLayout::default();
     let d = config.d_model;
     layout.add("source_embedding.weight", &[vocabulary.source, d], Kind::Weight);
-    if config.tie != Tie::All {
+    if !config.tie.joins_embeddings() {
         layout.add("target_embedding.weight", &[vocabulary.target, d], Kind::Weight);
     }
     if config.positions == PositionKind::Learned {
         layout.add(positions_table("encoder"), &[config.max_length, d], Kind::Weight);
         layout.add(positions_table("decoder"), &[config.max_length, d], Kind::Weight);
     }
+    if config.positions == PositionKind::Relative {
+        for stack in ["encoder", "decoder"] {
+            layout.add(relative_table(stack), &[config.relative_buckets, config.heads], Kind::Weight);
+        }
+    }
     if config.embedding_norm {
-        norm(&mut layout, d, "encoder.embedding_norm");
-        norm(&mut layout, d, "decoder.embedding_norm");
+        norm(&mut layout, config, "encoder.embedding_norm");
+        norm(&mut layout, config, "decoder.embedding_norm");
     }
     for i in 0..config.encoder_layers {
         let layer = format!("encoder.layers.{i}");
@@ -82,7 +106,7 @@ pub fn layout(config: &ModelConfig, vocabulary: Vocabulary) -> ParameterLayout {
         feed_forward(&mut layout, config, &layer);
     }
     if config.final_norm {
-        norm(&mut layout, d, "encoder.norm");
+        norm(&mut layout, config, "encoder.norm");
     }
     for i in 0..config.decoder_layers {
         let layer = format!("decoder.layers.{i}");
@@ -91,9 +115,9 @@ pub fn layout(config: &ModelConfig, vocabulary: Vocabulary) -> ParameterLayout {
         feed_forward(&mut layout, config, &layer);
     }
     if config.final_norm {
-        norm(&mut layout, d, "decoder.norm");
+        norm(&mut layout, config, "decoder.norm");
     }
-    if config.tie == Tie::None {
+    if config.tie.frees_output() {
         layout.add("output_projection.weight", &[vocabulary.target, d], Kind::Weight);
     }
     // The last one, as its width is any: all before it begin at multiples of eight where d_model and d_ff are.
@@ -118,21 +142,30 @@ fn attention(layout: &mut ParameterLayout, config: &ModelConfig, layer: &str, na
     if config.attention_bias {
         layout.add(format!("{layer}.{name}.out_proj.bias"), &[d], Kind::Vector);
     }
-    norm(layout, d, &format!("{layer}.{name}_norm"));
+    norm(layout, config, &format!("{layer}.{name}_norm"));
 }
 
 fn feed_forward(layout: &mut ParameterLayout, config: &ModelConfig, layer: &str) {
-    let (d, f) = (config.d_model, config.d_ff);
-    layout.add(format!("{layer}.feed_forward.fc1.weight"), &[f, d], Kind::Weight);
-    layout.add(format!("{layer}.feed_forward.fc1.bias"), &[f], Kind::Vector);
-    layout.add(format!("{layer}.feed_forward.fc2.weight"), &[d, f], Kind::Weight);
-    layout.add(format!("{layer}.feed_forward.fc2.bias"), &[d], Kind::Vector);
-    norm(layout, d, &format!("{layer}.feed_forward_norm"));
+    let (d, f, has_bias) = (config.d_model, config.d_ff, config.feed_forward_bias);
+    let name = format!("{layer}.feed_forward");
+    let inner = &["fc1", "fc3"][..config.hidden_inputs()];
+    for projection in inner {
+        layout.add(format!("{name}.{projection}.weight"), &[f, d], Kind::Weight);
+    }
+    for projection in inner.iter().filter(|_| has_bias) {
+        layout.add(format!("{name}.{projection}.bias"), &[f], Kind::Vector);
+    }
+    layout.add(format!("{name}.fc2.weight"), &[d, f], Kind::Weight);
+    if has_bias {
+        layout.add(format!("{name}.fc2.bias"), &[d], Kind::Vector);
+    }
+    norm(layout, config, &format!("{layer}.feed_forward_norm"));
 }
 
-fn norm(layout: &mut ParameterLayout, d: usize, name: &str) {
-    layout.add(format!("{name}.weight"), &[d], Kind::Vector);
-    layout.add(format!("{name}.bias"), &[d], Kind::Vector);
+fn norm(layout: &mut ParameterLayout, config: &ModelConfig, name: &str) {
+    for part in ["weight", "bias"].iter().take(config.norm_kind.parameters()) {
+        layout.add(format!("{name}.{part}"), &[config.d_model], Kind::Vector);
+    }
 }
 
 #[cfg(test)]
@@ -144,6 +177,7 @@ mod tests {
         assert_eq!(ties(Tie::None), []);
         assert_eq!(ties(Tie::Decoder), [("output_projection", "target_embedding")]);
         let all = [("target_embedding", "source_embedding"), ("output_projection", "source_embedding")];
+        assert_eq!(ties(Tie::Embeddings), [("target_embedding", "source_embedding")]);
         assert_eq!(ties(Tie::All), all);
     }
 }

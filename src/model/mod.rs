@@ -35,6 +35,7 @@ use crate::ops::mask::{Lengths, Mask};
 use crate::ops::norm::{self, Norm};
 use crate::ops::params::Parameters;
 use crate::ops::projection::Projection;
+use crate::ops::relative::{Buckets, Relative};
 use crate::ops::rotary::Rotary;
 use crate::ops::sublayer::{self, Residual};
 
@@ -76,6 +77,8 @@ pub struct Transformer {
     /// Fixed positions; empty if the model has another kind.
     sinusoids: Arc<Vec<f32>>,
     rotary: Option<Rotary>,
+    /// Buckets of relative positions of encoder and decoder.
+    buckets: [Option<Buckets>; 2],
 }
 
 /// The attention weights of one kind of attention, a tensor for every layer: [B, H, S, S] or [B, H, T, T] of
@@ -154,7 +157,8 @@ impl Transformer {
     ) -> Result<Self> {
         let parameters = layout::layout(config, vocabulary).allocate(device, compute)?;
         let (sinusoids, rotary) = (Arc::new(positions::fixed(config)), positions::rotary(config));
-        Ok(Self { config: config.clone(), vocabulary, parameters, sinusoids, rotary })
+        let buckets = [Stack::Encoder, Stack::Decoder].map(|stack| positions::buckets(config, stack));
+        Ok(Self { config: config.clone(), vocabulary, parameters, sinusoids, rotary, buckets })
     }
 
     /// The same model on the processor, in float32; if it is already there, the model itself.
@@ -309,7 +313,7 @@ impl Transformer {
     fn positions(&self, stack: Stack) -> Result<Positions> {
         Ok(match self.config.positions {
             PositionKind::Sinusoidal => Positions::Fixed(self.sinusoids.clone()),
-            PositionKind::Rotary => Positions::None,
+            PositionKind::Rotary | PositionKind::Relative => Positions::None,
             PositionKind::Learned => Positions::Learned(self.parameters.param(&layout::positions_table(stack.name()))?),
         })
     }
@@ -324,6 +328,12 @@ impl Transformer {
         self.rotary.as_ref()
     }
 
+    /// What a stack adds to the scores of self-attention, with relative positions.
+    fn relative(&self, stack: Stack) -> Result<Option<Relative>> {
+        let Some(buckets) = self.buckets[stack as usize].clone() else { return Ok(None) };
+        Ok(Some(Relative { table: self.parameters.param(&layout::relative_table(stack.name()))?, buckets }))
+    }
+
     /// The wrapper of sub-layer `name`; `site` is the number of its dropout ([`Stack::site`]).
     fn residual(&self, name: &str, site: u64, mode: &Mode) -> Result<Residual> {
         Ok(Residual {
@@ -335,17 +345,36 @@ impl Transformer {
 
     /// The normalisation called `name`.
     fn norm(&self, name: &str) -> Result<Norm> {
-        let both = self.parameters.view(&format!("{name}.weight"), (2, self.config.d_model))?;
-        Ok(Norm { both, eps: self.config.norm_eps, kind: self.config.norm_kind })
+        let (eps, kind) = (self.config.norm_eps, self.config.norm_kind);
+        let shape = (kind.parameters(), self.config.d_model);
+        Ok(Norm { parameters: self.parameters.view(&format!("{name}.weight"), shape)?, eps, kind })
     }
 
-    /// A run of neighbouring projections as one, `width` wide.
-    fn packed(&self, attention: &str, first: &str, width: usize) -> Result<Projection> {
-        let bias = format!("{attention}.{first}.bias");
+    /// A run of neighbouring projections as one, `width` wide; `first` is the name of the first of them.
+    fn packed(&self, first: &str, width: usize, has_bias: bool) -> Result<Projection> {
+        let bias = format!("{first}.bias");
         Ok(Projection {
-            weight: self.parameters.view(&format!("{attention}.{first}.weight"), (width, self.config.d_model))?,
-            bias: self.config.attention_bias.then(|| self.parameters.view(&bias, width)).transpose()?,
+            weight: self.parameters.view(&format!("{first}.weight"), (width, self.config.d_model))?,
+            bias: has_bias.then(|| self.parameters.view(&bias, width)).transpose()?,
         })
+    }
+
+    /// The projection that a feed-forward layer begins with: fc1, or fc1 and fc3.
+    fn inner_projection(&self, feed_forward: &str) -> Result<Projection> {
+        let c = &self.config;
+        self.packed(&format!("{feed_forward}.fc1"), c.hidden_inputs() * c.d_ff, c.feed_forward_bias)
+    }
+
+    /// Queries, keys and values of a self-attention as one projection.
+    fn query_key_value(&self, attention: &str) -> Result<Projection> {
+        let c = &self.config;
+        self.packed(&format!("{attention}.q_proj"), 2 * c.key_width() + c.value_width(), c.attention_bias)
+    }
+
+    /// Keys and values of a cross-attention as one projection.
+    fn key_value(&self, attention: &str) -> Result<Projection> {
+        let c = &self.config;
+        self.packed(&format!("{attention}.k_proj"), c.key_width() + c.value_width(), c.attention_bias)
     }
 
     fn single(&self, name: &str, has_bias: bool) -> Result<Projection> {
@@ -381,12 +410,13 @@ impl Transformer {
             d_v: c.d_v,
             mask: self.mask(tokens, &tokens.lengths, matches!(stack, Stack::Decoder)),
             rotary: self.rotary.clone(),
+            relative: self.relative(stack)?,
             dropout: mode.dropout(c.attention_dropout, stack.site(layer, DropoutSite::SelfAttentionWeights)),
             record: recorder.is_some().then(Record::default),
         };
         let attention = Attention {
             core,
-            query: self.packed(&name, "q_proj", c.heads * (2 * c.d_k + c.d_v))?,
+            query: self.query_key_value(&name)?,
             key_value: None,
             output: self.single(&format!("{name}.out_proj"), c.attention_bias)?,
         };
@@ -414,13 +444,14 @@ impl Transformer {
             d_v: c.d_v,
             mask: self.mask(target, &memory.lengths, false),
             rotary: None,
+            relative: None,
             dropout: mode.dropout(c.attention_dropout, Stack::Decoder.site(layer, DropoutSite::CrossAttentionWeights)),
             record: recorder.is_some().then(Record::default),
         };
         let attention = Attention {
             core,
-            query: self.packed(&name, "q_proj", c.heads * c.d_k)?,
-            key_value: Some(self.packed(&name, "k_proj", c.heads * (c.d_k + c.d_v))?),
+            query: self.single(&format!("{name}.q_proj"), c.attention_bias)?,
+            key_value: Some(self.key_value(&name)?),
             output: self.single(&format!("{name}.out_proj"), c.attention_bias)?,
         };
         let residual = self.residual(&name, Stack::Decoder.site(layer, DropoutSite::CrossAttentionOutput), mode)?;
@@ -450,9 +481,10 @@ impl Transformer {
         let c = &self.config;
         let name = format!("{}.layers.{layer}.feed_forward", stack.name());
         let feed_forward = FeedForward {
-            fc1: self.single(&format!("{name}.fc1"), true)?,
-            fc2: self.single(&format!("{name}.fc2"), true)?,
+            fc1: self.inner_projection(&name)?,
+            fc2: self.single(&format!("{name}.fc2"), c.feed_forward_bias)?,
             activation: c.activation,
+            gated: c.gated,
             dropout: mode.dropout(c.activation_dropout, stack.site(layer, DropoutSite::FeedForwardHidden)),
         };
         let residual = self.residual(&name, stack.site(layer, DropoutSite::FeedForwardOutput), mode)?;

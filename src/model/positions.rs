@@ -1,7 +1,8 @@
 //! Positional encodings.
 
 use crate::choice::choice;
-use crate::model::ModelConfig;
+use crate::model::{ModelConfig, Stack};
+use crate::ops::relative::Buckets;
 use crate::ops::rotary::Rotary;
 
 choice! {
@@ -13,6 +14,9 @@ choice! {
         Learned = "learned",
         /// Queries and keys of self-attention are turned by their positions.
         Rotary = "rotary",
+        /// A parameter for every head and distance, added to the scores of self-attention; the same in all layers of a
+        /// stack.
+        Relative = "relative",
     }
 }
 
@@ -36,7 +40,7 @@ pub fn fixed(config: &ModelConfig) -> Vec<f32> {
         PositionKind::Sinusoidal => {
             sinusoidal(config.sinusoid, config.first_position, config.max_length, config.d_model)
         }
-        PositionKind::Learned | PositionKind::Rotary => Vec::new(),
+        PositionKind::Learned | PositionKind::Rotary | PositionKind::Relative => Vec::new(),
     }
 }
 
@@ -44,6 +48,13 @@ pub fn fixed(config: &ModelConfig) -> Vec<f32> {
 pub fn rotary(config: &ModelConfig) -> Option<Rotary> {
     let halves = config.sinusoid == Sinusoid::Halves;
     (config.positions == PositionKind::Rotary).then(|| Rotary::new(config.max_length, config.d_k, halves))
+}
+
+/// The buckets of distances in a stack, if a model's positions are relative.
+pub fn buckets(config: &ModelConfig, stack: Stack) -> Option<Buckets> {
+    let (count, far) = (config.relative_buckets, config.relative_distance);
+    let both = stack == Stack::Encoder;
+    (config.positions == PositionKind::Relative).then(|| Buckets::new(config.max_length, count, far, both))
 }
 
 /// PE(p, 2i) = sin(p / 10000^(2i/D)), PE(p, 2i+1) = cos(the same) ("Attention Is All You Need", section 3.5).

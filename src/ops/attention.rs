@@ -3,7 +3,7 @@
 //! Self-attention uses one packed matrix for q, k and v; cross-attention one for q and one for k and v. The core works
 //! on one sentence and head at a time; backward computes its probabilities again, so forward need not keep them. With
 //! rotary positions, the queries and keys of self-attention are turned between projection and core; one call turns
-//! both, since q and k are neighbours in the packed rows.
+//! both, since q and k are neighbours in the packed rows. With relative positions, the core adds to the scores.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -18,6 +18,7 @@ use super::norm::add_column_sums;
 use super::params::Param;
 use super::profile::{self, Work};
 use super::projection::{Pass, Projection};
+use super::relative::{Relative, add_by_distance, sum_by_distance};
 use super::rotary::Rotary;
 use super::simd;
 use super::softmax::{drop_rows, masked_softmax, softmax_rows, softmax_rows_backward};
@@ -42,6 +43,8 @@ pub struct Core {
     pub mask: Mask,
     /// Turns queries and keys by their positions (self-attention).
     pub rotary: Option<Rotary>,
+    /// What is added to the scores by distance (self-attention).
+    pub relative: Option<Relative>,
     /// Dropout on the attention weights.
     pub dropout: Dropout,
     /// Where to write the attention weights, if wanted.
@@ -79,7 +82,8 @@ pub struct Attention {
     pub output: Projection,
 }
 
-/// q, k and v of one sentence and head inside packed rows: slices that begin there, and the row strides.
+/// q, k and v of one sentence and head inside packed rows: slices that begin there, and the row strides; and what
+/// is added to the scores by distance, [2·T − 1], or nothing.
 #[derive(Clone, Copy)]
 struct Heads<'a> {
     q: &'a [f32],
@@ -87,6 +91,7 @@ struct Heads<'a> {
     k: &'a [f32],
     v: &'a [f32],
     ldkv: usize,
+    by_distance: &'a [f32],
 }
 
 /// Scratch of one block's pass through heads.
@@ -127,6 +132,16 @@ impl Core {
         (sentence * self.heads + head) * self.queries * self.keys
     }
 
+    /// The factor of scores, 1/√K.
+    fn scale(&self) -> f32 {
+        1.0 / (self.d_k as f32).sqrt()
+    }
+
+    /// The number of sums that the gradient of relative positions needs: 2·T − 1 for each head.
+    fn distances(&self) -> usize {
+        if self.relative.is_some() { self.heads * (2 * self.queries - 1) } else { 0 }
+    }
+
     /// softmax(q·kᵀ/√K) of one head into `buffers.weights`, [T, padded keys]; masked entries are 0.
     fn weights(&self, sentence: usize, heads: &Heads, buffers: &mut Buffers) {
         let keys = self.padded_keys();
@@ -134,8 +149,11 @@ impl Core {
         simd::transpose_padded(heads.k, heads.ldkv, self.keys, d_k, &mut buffers.transposed, keys);
         let q = Matrix::strided(heads.q, t, d_k, heads.ldq, 1);
         fixed(t, keys, d_k, q, &buffers.transposed, keys, &mut buffers.weights, keys);
-        let mask = self.mask.sentence(sentence);
-        softmax_rows(&mut buffers.weights[..t * keys], keys, mask, 1.0 / (d_k as f32).sqrt());
+        let (mask, scores) = (self.mask.sentence(sentence), &mut buffers.weights[..t * keys]);
+        if !heads.by_distance.is_empty() {
+            add_by_distance(scores, keys, self.keys, heads.by_distance);
+        }
+        softmax_rows(scores, keys, mask, self.scale());
     }
 
     /// Records the weights of one head.
@@ -177,7 +195,6 @@ impl Core {
         simd::transpose_padded(heads.v, heads.ldkv, s, self.d_v, &mut buffers.transposed, keys);
         let d_out_matrix = Matrix::strided(d_out, t, self.d_v, ldo, 1);
         fixed(t, keys, self.d_v, d_out_matrix, &buffers.transposed, keys, &mut buffers.gradient, keys);
-        let scale = 1.0 / (self.d_k as f32).sqrt();
         let base = self.mask_base(sentence, head);
         softmax_rows_backward(
             &buffers.weights,
@@ -187,8 +204,11 @@ impl Core {
             s,
             self.dropout,
             base,
-            scale,
+            self.scale(),
         );
+        if !grads.by_distance.is_empty() {
+            sum_by_distance(&buffers.gradient[..t * keys], keys, s, grads.by_distance);
+        }
         let dropped = Matrix::strided(&buffers.dropped, t, s, keys, 1).t();
         fixed(s, self.d_v, t, dropped, d_out, ldo, grads.dv, self.d_v);
         let gradient = Matrix::strided(&buffers.gradient, t, s, keys, 1);
@@ -198,12 +218,18 @@ impl Core {
 
     /// The core in plain Candle operations. q: [B·T, H·K], k: [B·S, H·K], v: [B·S, H·d_v] → [B·T, H·d_v]. Products are
     /// in the type of q, k and v, the softmax in f32 at least.
-    fn reference(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+    fn reference(&self, q: &Tensor, k: &Tensor, v: &Tensor, training: bool) -> Result<Tensor> {
         let (b, h, t, s) = (self.batch, self.heads, self.queries, self.keys);
         let split = |x: &Tensor, l: usize, w: usize| x.reshape((b, l, h, w))?.transpose(1, 2)?.contiguous();
         let (q, k, v) = (split(q, t, self.d_k)?, split(k, s, self.d_k)?, split(v, s, self.d_v)?);
         let scores = (q.matmul(&k.transpose(2, 3)?.contiguous()?)? * (1.0 / (self.d_k as f64).sqrt()))?;
         let scores = if scores.dtype() == DType::F64 { scores } else { scores.to_dtype(DType::F32)? };
+        let scores = match &self.relative {
+            Some(relative) => {
+                scores.broadcast_add(&relative.reference(0, t, s, training)?.to_dtype(scores.dtype())?)?
+            }
+            None => scores,
+        };
         let weights = masked_softmax(&scores, &self.mask.table(t, s, scores.dtype(), scores.device())?)?;
         if let Some(record) = &self.record {
             let values = weights.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
@@ -214,11 +240,13 @@ impl Core {
     }
 }
 
-/// Where one head's gradients go: contiguous [T, K], [S, K] and [S, d_v].
+/// Where one head's gradients go: contiguous [T, K], [S, K] and [S, d_v]; and [2·T − 1] with relative positions, to be
+/// added to.
 struct HeadGradients<'a> {
     dq: &'a mut [f32],
     dk: &'a mut [f32],
     dv: &'a mut [f32],
+    by_distance: &'a mut [f32],
 }
 
 /// Packed weights of the three projections.
@@ -226,6 +254,8 @@ pub struct Prepared {
     query: Packed,
     key_value: Option<Packed>,
     output: Packed,
+    /// What is added to the scores of each head by distance, [H, 2·T − 1]; empty without relative positions.
+    by_distance: Vec<f32>,
 }
 
 impl Attention {
@@ -245,15 +275,23 @@ impl Attention {
     }
 
     /// Slices of one head. `q_rows` and `kv_rows` begin at the sentence.
-    fn head<'a>(&self, head: usize, q_rows: &'a [f32], kv_rows: &'a [f32], ldkv: usize) -> Heads<'a> {
+    fn head<'a>(
+        &self,
+        head: usize,
+        q_rows: &'a [f32],
+        (kv_rows, ldkv): (&'a [f32], usize),
+        by_distance: &'a [f32],
+    ) -> Heads<'a> {
         let (k, v) = self.key_value_offsets();
         let core = &self.core;
+        let distances = by_distance.len() / core.heads;
         Heads {
             q: &q_rows[head * core.d_k..],
             ldq: self.query_width(),
             k: &kv_rows[k + head * core.d_k..],
             v: &kv_rows[v + head * core.d_v..],
             ldkv,
+            by_distance: &by_distance[head * distances..][..distances],
         }
     }
 
@@ -265,22 +303,30 @@ impl Attention {
         }
     }
 
-    fn heads_forward(&self, sentences: &Range<usize>, q: &[f32], memory_saved: &[f32], out: &mut [f32]) {
+    fn heads_forward(
+        &self,
+        prepared: &Prepared,
+        sentences: &Range<usize>,
+        q: &[f32],
+        memory_saved: &[f32],
+        out: &mut [f32],
+    ) {
         let (core, width) = (&self.core, self.value_width());
         let _timer = profile::kernel("attention core", "forward", core.flops(sentences.len(), [1, 1]));
         let mut buffers = core.buffers(false);
         for (local, sentence) in sentences.clone().enumerate() {
             let q_rows = &q[local * core.queries * self.query_width()..];
-            let (kv_rows, ldkv) = self.key_value_rows(local, q, memory_saved);
+            let rows = self.key_value_rows(local, q, memory_saved);
             for head in 0..core.heads {
-                let heads = self.head(head, q_rows, kv_rows, ldkv);
+                let heads = self.head(head, q_rows, rows, &prepared.by_distance);
                 let out = &mut out[local * core.queries * width + head * core.d_v..];
                 core.forward(sentence, head, &heads, out, width, &mut buffers);
             }
         }
     }
 
-    fn heads_backward(&self, block: &mut BackwardBlock, d_out: &[f32]) {
+    /// `by_distance`: sums of the gradient with relative positions, [H, 2·T − 1].
+    fn heads_backward(&self, prepared: &Prepared, block: &mut BackwardBlock, d_out: &[f32], by_distance: &mut [f32]) {
         let (core, width, qw) = (&self.core, self.value_width(), self.query_width());
         let (k_at, v_at) = self.key_value_offsets();
         let _timer = profile::kernel("attention core", "backward", core.flops(block.sentences.len(), [3, 2]));
@@ -289,17 +335,19 @@ impl Attention {
         let q = block.saved[0];
         for (local, sentence) in block.sentences.clone().enumerate() {
             let q_start = local * core.queries * qw;
-            let (kv_rows, ldkv) = self.key_value_rows(local, q, block.memory_saved);
-            let rows = core.queries * qw;
+            let key_value_rows = self.key_value_rows(local, q, block.memory_saved);
+            let (rows, distances) = (core.queries * qw, core.distances() / core.heads);
             for head in 0..core.heads {
-                let heads = self.head(head, &q[q_start..], kv_rows, ldkv);
+                let heads = self.head(head, &q[q_start..], key_value_rows, &prepared.by_distance);
                 // dq, dk and dv are interleaved columns of shared rows: compute them separately, then copy them.
                 let (nq, nk, nv) = (core.queries * core.d_k, core.keys * core.d_k, core.keys * core.d_v);
                 let (dq, rest) = parts.split_at_mut(nq);
                 let (dk, rest) = rest.split_at_mut(nk);
                 let dv = &mut rest[..nv];
                 let d_out = &d_out[local * core.queries * width + head * core.d_v..];
-                core.backward((sentence, head), &heads, (d_out, width), HeadGradients { dq, dk, dv }, &mut buffers);
+                let by_distance = &mut by_distance[head * distances..][..distances];
+                let gradients = HeadGradients { dq, dk, dv, by_distance };
+                core.backward((sentence, head), &heads, (d_out, width), gradients, &mut buffers);
                 let sentence_rows = &mut block.dinner[q_start..q_start + rows];
                 put_columns(dq, core.d_k, sentence_rows, qw, head * core.d_k);
                 let (target, ld) = match &self.key_value {
@@ -339,7 +387,7 @@ impl Inner for Attention {
             saved: [self.query_width(), self.value_width()],
             memory_saved: memory,
             inner: self.query_width(),
-            sums: self.query_width() + memory,
+            sums: self.query_width() + memory + self.core.distances(),
         }
     }
 
@@ -352,7 +400,10 @@ impl Inner for Attention {
     }
 
     fn prepare(&self, pass: Pass) -> Result<Prepared> {
+        let core = &self.core;
+        let by_distance = core.relative.as_ref().map(|relative| relative.by_distance(core.queries, core.scale()));
         Ok(Prepared {
+            by_distance: by_distance.transpose()?.unwrap_or_default(),
             query: self.query.packed(pass)?,
             key_value: self.key_value.as_ref().map(|kv| kv.packed(pass)).transpose()?,
             output: self.output.packed(pass)?,
@@ -371,7 +422,7 @@ impl Inner for Attention {
             weight.product(block.memory, block.memory_saved, false);
             kv.add_bias(block.memory_saved)?;
         }
-        self.heads_forward(&block.sentences, q, block.memory_saved, out);
+        self.heads_forward(prepared, &block.sentences, q, block.memory_saved, out);
         prepared.output.product(out, h, false);
         Ok(())
     }
@@ -381,11 +432,13 @@ impl Inner for Attention {
         let qw = self.query_width();
         let mut d_out = Scratch::new(block.sentences.len() * core.queries * self.value_width());
         prepared.output.product(block.dh, &mut d_out, false);
-        self.heads_backward(&mut block, &d_out);
+        let sums = std::mem::take(&mut block.sums);
+        let (sums, by_distance) = sums.split_at_mut(sums.len() - core.distances());
+        self.heads_backward(prepared, &mut block, &d_out, by_distance);
         if let Some(rotary) = &core.rotary {
             rotary.turn_back(block.dinner, qw, 2 * core.heads, core.queries);
         }
-        let (query_sums, memory_sums) = block.sums.split_at_mut(qw);
+        let (query_sums, memory_sums) = sums.split_at_mut(qw);
         add_column_sums(block.dinner, qw, query_sums);
         prepared.query.product(block.dinner, block.dinput, true);
         if let (Some(kv), Some(weight)) = (&self.key_value, &prepared.key_value) {
@@ -396,7 +449,12 @@ impl Inner for Attention {
     }
 
     fn weight_gradients(&self, batch: &WholeBatch) -> Result<()> {
-        let (query_sums, memory_sums) = batch.sums.split_at(self.query_width());
+        let core = &self.core;
+        let (sums, by_distance) = batch.sums.split_at(batch.sums.len() - core.distances());
+        let (query_sums, memory_sums) = sums.split_at(self.query_width());
+        if let Some(relative) = &core.relative {
+            relative.add_gradient(by_distance, core.queries, core.scale())?;
+        }
         self.output.add_weight_gradient(batch.rows, batch.dh, batch.saved[1])?;
         self.query.add_gradients(batch.rows, batch.dinner, batch.input, query_sums)?;
         match &self.key_value {
@@ -419,7 +477,7 @@ impl Inner for Attention {
             Some(rotary) => (rotary.reference(&q, 0, self.core.queries)?, rotary.reference(&k, 0, self.core.queries)?),
             None => (q, k),
         };
-        let out = self.core.reference(&q, &k, &v)?;
+        let out = self.core.reference(&q, &k, &v, training)?;
         self.output.reference(&out, training)
     }
 }

@@ -13,7 +13,7 @@
 //! [`feed_forward`] implement [`sublayer::Inner`] and are wrapped with norm, residual and dropout by [`sublayer`];
 //! [`embedding`] begins and [`loss`] ends the graph; [`optimizer`] works on the flat buffers. [`matmul`] has the
 //! products that all of them use, [`profile`] counts their time and work. [`mask`] defines which keys a query sees,
-//! [`rotary`] rotates queries and keys by their positions.
+//! [`rotary`] rotates queries and keys by their positions, and [`relative`] adds to their scores by their distance.
 //!
 //! Shape letters: `B` batch, `S` source length, `T` target length, `D` d_model, `H` heads, `K` d_k, `F` d_ff,
 //! `V` vocabulary, `N` tokens (B·L).
@@ -35,6 +35,7 @@ pub mod optimizer;
 pub mod params;
 pub mod profile;
 pub mod projection;
+pub mod relative;
 pub mod rotary;
 pub mod simd;
 pub mod softmax;

@@ -1,6 +1,7 @@
 //! Normalisation, alone and joined with the residual sum: kernels over rows, and the reference.
 //!
-//! y = γ·(z − μ)·r + β over the last dimension, where z is x, or x + dropout(h + bias), and r is as [`NormKind`] says.
+//! y = γ·(z − μ)·r + β over the last dimension, where z is x, or x + dropout(h + bias), and μ, r and β are as [`NormKind`]
+//! says.
 
 use candle_core::{CpuStorage, CustomOp1, D, DType, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
@@ -20,6 +21,9 @@ choice! {
         Layer = "layer",
         /// σ + ε with the unbiased standard deviation, as the Annotated Transformer writes it.
         Std = "std",
+        /// √(mean of z² + ε), where z keeps its mean, and nothing is added: the root mean square (Zhang and Sennrich
+        /// 2019), as in T5.
+        Rms = "rms",
     }
 }
 
@@ -29,15 +33,26 @@ impl NormKind {
         match self {
             Self::Layer => "LayerNorm",
             Self::Std => "StdNorm",
+            Self::Rms => "RMSNorm",
         }
+    }
+
+    /// Whether it subtracts the mean and adds β. If not, β is no parameter.
+    pub fn is_centred(self) -> bool {
+        self != Self::Rms
+    }
+
+    /// Parameters for each number of a row: γ, and β if there is one.
+    pub fn parameters(self) -> usize {
+        if self.is_centred() { 2 } else { 1 }
     }
 }
 
 /// A normalisation with its parameters.
 #[derive(Clone, Debug)]
 pub struct Norm {
-    /// γ and β, [2, D].
-    pub both: Param,
+    /// γ and β, [2, D]; of "rms" γ, [1, D].
+    pub parameters: Param,
     /// ε.
     pub eps: f64,
     /// What it divides by.
@@ -47,12 +62,17 @@ pub struct Norm {
 impl Norm {
     /// Calls `f` with the parameters in the form that kernels take (CPU).
     pub fn with_weights<R>(&self, f: impl FnOnce(NormWeights) -> Result<R>) -> Result<R> {
-        with_slice(self.both.value(), |both| f(NormWeights::new(both, self.eps as f32, self.kind)))
+        with_slice(self.parameters.value(), |all| f(NormWeights::new(all, self.eps as f32, self.kind)))
+    }
+
+    /// Adds [dγ, dβ], 2·D wide, to the gradients of the parameters that there are.
+    pub fn add_gradients(&self, sums: &[f32]) -> Result<()> {
+        self.parameters.add_gradient_slice(&sums[..sums.len() / 2 * self.kind.parameters()])
     }
 
     /// In plain differentiable operations; f32 inside, whatever the type of z.
     pub fn reference(&self, z: &Tensor, training: bool) -> Result<Tensor> {
-        reference(z, &self.both.reference(training)?, self.eps, self.kind)
+        reference(z, &self.parameters.reference(training)?, self.eps, self.kind)
     }
 }
 
@@ -74,7 +94,7 @@ pub struct Addend<'a> {
 pub struct NormWeights<'a> {
     /// γ, [D].
     pub gamma: &'a [f32],
-    /// β, [D].
+    /// β, [D]; empty if there is none.
     pub beta: &'a [f32],
     /// ε: inside the root, or added to it.
     pub eps: f32,
@@ -83,9 +103,9 @@ pub struct NormWeights<'a> {
 }
 
 impl<'a> NormWeights<'a> {
-    /// From γ and β stored one after the other.
-    pub fn new(both: &'a [f32], eps: f32, kind: NormKind) -> Self {
-        let (gamma, beta) = both.split_at(both.len() / 2);
+    /// From γ and, if there is one, β behind it.
+    pub fn new(parameters: &'a [f32], eps: f32, kind: NormKind) -> Self {
+        let (gamma, beta) = parameters.split_at(parameters.len() / kind.parameters());
         Self { gamma, beta, eps, kind }
     }
 }
@@ -112,18 +132,19 @@ fn add_row(x: &[f32], addend: &Addend, row: usize, out: &mut [f32]) {
 
 /// What one row is normalised with.
 struct Statistics {
-    /// μ.
+    /// μ, or 0.
     mean: f32,
     /// r: 1/√(σ² + ε), or 1/(σ + ε).
     factor: f32,
-    /// D, or (D − 1)·σ·r, for dz = r·(t − mean(t) − n·Σ(t·n)/divisor) with n = (z − μ)·r and t = γ·dy.
+    /// D, or (D − 1)·σ·r, for dz = r·(t − mean(t) − n·Σ(t·n)/divisor) with n = (z − μ)·r and t = γ·dy. Without μ, mean(t)
+    /// is left out.
     divisor: f32,
 }
 
 /// Statistics of one row, in two passes.
 #[inline(always)]
 fn statistics(z: &[f32], weights: &NormWeights) -> Statistics {
-    let mean = sum(z) / z.len() as f32;
+    let mean = if weights.kind.is_centred() { sum(z) / z.len() as f32 } else { 0.0 };
     let mut lanes = [0f32; LANES];
     let chunks = z.chunks_exact(LANES);
     let rest = chunks.remainder();
@@ -138,7 +159,9 @@ fn statistics(z: &[f32], weights: &NormWeights) -> Statistics {
     }
     let (squares, d) = (sum_lanes(lanes), z.len() as f32);
     match weights.kind {
-        NormKind::Layer => Statistics { mean, factor: 1.0 / (squares / d + weights.eps).sqrt(), divisor: d },
+        NormKind::Layer | NormKind::Rms => {
+            Statistics { mean, factor: 1.0 / (squares / d + weights.eps).sqrt(), divisor: d }
+        }
         NormKind::Std => {
             let deviation = (squares / (d - 1.0).max(1.0)).sqrt();
             let factor = 1.0 / (deviation + weights.eps);
@@ -158,20 +181,28 @@ vectorised! {
 
     /// out = norm(x), or norm(x + dropout(h + bias)), row by row.
     pub fn norm_rows(x: &[f32], addend: Option<Addend>, weights: NormWeights, d: usize, out: &mut [f32]) {
-        let (gamma, beta) = (&weights.gamma[..d], &weights.beta[..d]);
+        let gamma = &weights.gamma[..d];
         for (row, out) in out.chunks_exact_mut(d).enumerate() {
             match &addend {
                 Some(addend) => add_row(x, addend, row, out),
                 None => out.copy_from_slice(&x[row * d..][..d]),
             }
             let Statistics { mean, factor, .. } = statistics(out, &weights);
-            for j in 0..d {
-                out[j] = ((out[j] - mean) * factor).mul_add(gamma[j], beta[j]);
+            if weights.kind.is_centred() {
+                let beta = &weights.beta[..d];
+                for j in 0..d {
+                    out[j] = ((out[j] - mean) * factor).mul_add(gamma[j], beta[j]);
+                }
+            } else {
+                for j in 0..d {
+                    out[j] = out[j] * factor * gamma[j];
+                }
             }
         }
     }
 
-    /// Backward of [`norm_rows`]: writes dz (or adds it, with `accumulate`) and adds to `sums` = [dγ, dβ], 2·D wide.
+    /// Backward of [`norm_rows`]: writes dz (or adds it, with `accumulate`) and adds to `sums` = [dγ, dβ], 2·D wide, whether
+    /// there is a β or not.
     pub fn norm_rows_backward(
         x: &[f32], addend: Option<Addend>, weights: NormWeights, d: usize,
         dy: &[f32], dz: &mut [f32], accumulate: bool, scratch: &mut [f32], sums: &mut [f32],
@@ -194,7 +225,7 @@ vectorised! {
                 dgamma[j] = dy[j].mul_add(normal, dgamma[j]);
                 dbeta[j] += dy[j];
             }
-            let mean_t = sum(t) / d as f32;
+            let mean_t = if weights.kind.is_centred() { sum(t) / d as f32 } else { 0.0 };
             let mean_tz = super::simd::dot(t, z) / divisor;
             if accumulate {
                 for j in 0..d {
@@ -251,21 +282,22 @@ vectorised! {
     }
 }
 
-/// The reference: normalisation in plain differentiable operations. `both`: [2, D], γ then β. Computes in f32 at least.
-pub fn reference(z: &Tensor, both: &Tensor, eps: f64, kind: NormKind) -> Result<Tensor> {
+/// The reference: normalisation in plain differentiable operations. `parameters`: [2, D], γ then β, or [1, D]. Computes in
+/// f32 at least.
+pub fn reference(z: &Tensor, parameters: &Tensor, eps: f64, kind: NormKind) -> Result<Tensor> {
     let z = if z.dtype() == DType::F64 { z.clone() } else { z.to_dtype(DType::F32)? };
-    let centred = z.broadcast_sub(&z.mean_keepdim(D::Minus1)?)?;
+    let centred = if kind.is_centred() { z.broadcast_sub(&z.mean_keepdim(D::Minus1)?)? } else { z.clone() };
     let squares = centred.sqr()?;
     let divisor = match kind {
-        NormKind::Layer => (squares.mean_keepdim(D::Minus1)? + eps)?.sqrt()?,
+        NormKind::Layer | NormKind::Rms => (squares.mean_keepdim(D::Minus1)? + eps)?.sqrt()?,
         NormKind::Std => {
             let freedom = (z.dim(D::Minus1)? as f64 - 1.0).max(1.0);
             // The root has no finite slope at 0, so a row without any deviation is kept just above it.
             (((squares.sum_keepdim(D::Minus1)? / freedom)? + 1e-30)?.sqrt()? + eps)?
         }
     };
-    let normal = centred.broadcast_div(&divisor)?;
-    normal.broadcast_mul(&both.get(0)?)?.broadcast_add(&both.get(1)?)
+    let scaled = centred.broadcast_div(&divisor)?.broadcast_mul(&parameters.get(0)?)?;
+    if kind.is_centred() { scaled.broadcast_add(&parameters.get(1)?) } else { Ok(scaled) }
 }
 
 /// A normalisation alone (the final norm of a stack). x: [N, D].
@@ -289,7 +321,7 @@ impl CustomOp1 for Fused {
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let _timer = profile::operation(self.name(), "forward", Work::floats(2 * layout.shape().elem_count()));
-        let (x, d) = (storage_slice(x, layout)?, self.0.both.dims()[1]);
+        let (x, d) = (storage_slice(x, layout)?, self.0.parameters.dims()[1]);
         let mut out = vec![0f32; x.len()];
         self.0.with_weights(|weights| {
             let blocks = x.par_chunks(BLOCK_ROWS * d).zip(out.par_chunks_mut(BLOCK_ROWS * d));
@@ -301,7 +333,7 @@ impl CustomOp1 for Fused {
 
     fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
         let _timer = profile::operation(self.name(), "backward", Work::floats(3 * x.elem_count()));
-        let (d, gradient) = (self.0.both.dims()[1], gradient.contiguous()?);
+        let (d, gradient) = (self.0.parameters.dims()[1], gradient.contiguous()?);
         let mut dx = vec![0f32; x.elem_count()];
         let mut sums = Scratch::zeroed(x.elem_count().div_ceil(BLOCK_ROWS * d) * 2 * d);
         with_slice(x, |x| {
@@ -321,7 +353,7 @@ impl CustomOp1 for Fused {
         })?;
         let mut total = vec![0f32; 2 * d];
         add_column_sums(&sums, 2 * d, &mut total);
-        self.0.both.add_gradient_slice(&total)?;
+        self.0.add_gradients(&total)?;
         Ok(Some(Tensor::from_vec(dx, x.shape(), x.device())?))
     }
 }
@@ -331,16 +363,19 @@ mod tests {
     use super::*;
     use crate::rng::Stream;
 
-    /// γ·(z − μ)/√(σ² + ε) + β, or γ·(z − μ)/(σ + ε) + β with the unbiased σ, in f64, term by term.
+    /// γ·(z − μ)/√(σ² + ε) + β, γ·(z − μ)/(σ + ε) + β with the unbiased σ, or γ·z/√(mean of z² + ε), in f64, term by term.
     fn formula(kind: NormKind, z: &[f64], gamma: &[f64], beta: &[f64], eps: f64) -> Vec<f64> {
         let d = z.len() as f64;
         let mean = z.iter().sum::<f64>() / d;
         let squares = z.iter().map(|v| (v - mean).powi(2)).sum::<f64>();
-        let divisor = match kind {
-            NormKind::Layer => (squares / d + eps).sqrt(),
-            NormKind::Std => (squares / (d - 1.0)).sqrt() + eps,
+        let of = |mean: f64, divisor: f64, beta: &dyn Fn(usize) -> f64| {
+            (0..z.len()).map(|j| gamma[j] * (z[j] - mean) / divisor + beta(j)).collect()
         };
-        (0..z.len()).map(|j| gamma[j] * (z[j] - mean) / divisor + beta[j]).collect()
+        match kind {
+            NormKind::Layer => of(mean, (squares / d + eps).sqrt(), &|j| beta[j]),
+            NormKind::Std => of(mean, (squares / (d - 1.0)).sqrt() + eps, &|j| beta[j]),
+            NormKind::Rms => of(0.0, (z.iter().map(|v| v * v).sum::<f64>() / d + eps).sqrt(), &|_| 0.0),
+        }
     }
 
     #[test]

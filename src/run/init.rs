@@ -9,7 +9,7 @@ use crate::data::TokenizerConfig;
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::{Tokenizers, no_sampling};
 use crate::error::{Error, Result};
-use crate::model::{ModelConfig, PositionKind, Preset, Tie, Transformer, layout};
+use crate::model::{ModelConfig, PositionKind, Preset, Transformer, layout};
 use crate::model_dir::record::refuse_other_model;
 use crate::model_dir::{Tell, config_of, is_there, not_a_directory, slots, vocabulary};
 use crate::notice::Notice;
@@ -109,7 +109,7 @@ const LEAST_PIECES: usize = 300;
 fn as_they_are(other: &Config, tokenizers: &Tokenizers) -> TokenizerConfig {
     let (mut known, source) = (other.tokenizer.clone(), &tokenizers.source);
     // A tie of all matrices needs one vocabulary.
-    known.joint = other.model.tie == Tie::All || tokenizers.is_one_vocabulary();
+    known.joint = other.model.tie.joins_embeddings() || tokenizers.is_one_vocabulary();
     // What was asked for stands, unless nothing was: the vocabulary is from elsewhere, and the default is stated.
     let is_given = other.tokenizer.path.is_some() || other.train.init.is_some();
     let is_unknown = is_given && known.vocab_size == TokenizerConfig::default().vocab_size;

@@ -22,6 +22,7 @@ fn position_tables(model: &ModelConfig) -> usize {
     match model.positions {
         PositionKind::Sinusoidal => model.max_length.saturating_mul(model.d_model),
         PositionKind::Rotary => model.max_length.saturating_mul(model.d_k),
+        PositionKind::Relative => model.max_length.saturating_mul(2 * model.heads),
         PositionKind::Learned => 0,
     }
 }
@@ -72,7 +73,7 @@ pub fn estimate(model: &ModelConfig, train: &TrainConfig, counts: Sizes, vocabul
     // Kept a token: packed projections, head outputs, output before the norm, and the tensor handed on.
     let attention = 2 * keys + 2 * values + 2 * d;
     let cross = keys + (keys + values) + values + 2 * d;
-    let feed_forward = 2 * f + 2 * d;
+    let feed_forward = (model.hidden_inputs() + 1) * f + 2 * d;
     let encoder = model.encoder_layers * (attention + feed_forward);
     let decoder = model.decoder_layers * (attention + cross + feed_forward);
     // The largest sub-layer on its way back holds about as much again, and autograd a few gradients.

@@ -162,7 +162,23 @@ pub fn every_option() -> Vec<ModelConfig> {
         // One odd width beside others: what comes after a bias of it begins nowhere in particular.
         ModelConfig { d_ff: 37, output_bias: true, output_padding: false, activation: Activation::Gelu, ..pre.clone() },
         ModelConfig { positions: PositionKind::Rotary, sinusoid: Sinusoid::Halves, ..pre.clone() },
-        ModelConfig { embedding_norm: true, positions: PositionKind::Learned, ..pre },
+        ModelConfig { embedding_norm: true, positions: PositionKind::Learned, ..pre.clone() },
+        // As T5 1.1; buckets so few that some have several distances.
+        ModelConfig {
+            norm_kind: NormKind::Rms,
+            positions: PositionKind::Relative,
+            relative_buckets: 5,
+            relative_distance: 6,
+            activation: Activation::GeluTanh,
+            gated: true,
+            feed_forward_bias: false,
+            attention_bias: false,
+            tie: Tie::Embeddings,
+            scale_embedding: false,
+            ..pre
+        },
+        ModelConfig { gated: true, positions: PositionKind::Relative, relative_buckets: 8, ..dropouts.clone() },
+        ModelConfig { gated: true, activation: Activation::Swish, embedding_norm: true, ..odd_sizes() },
         ModelConfig { embedding_norm: true, first_position: 2, sinusoid: Sinusoid::Tensor2Tensor, ..wide_heads() },
         ModelConfig {
             positions: PositionKind::Learned,
@@ -177,6 +193,11 @@ pub fn every_option() -> Vec<ModelConfig> {
         },
     ];
     with_every_choice(all)
+}
+
+/// Those of them that the kernels of GPUs know.
+pub fn every_option_of_kernels() -> Vec<ModelConfig> {
+    every_option().into_iter().filter(mt::gpu::knows).collect()
 }
 
 /// These models, after a check that some of them has each name that a key of `[model]` can have, so that a new one is

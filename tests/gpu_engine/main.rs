@@ -17,8 +17,8 @@ use attention::attend;
 use candle_core::{DType, Device, Tensor};
 use common::emulator::{Emulator, device, on_emulator};
 use common::{
-    assert_same_gradients, every_option, is_idle, odd_sizes, random_sequences, relative_error, small_model, special,
-    wide_heads, with_dropouts,
+    assert_same_gradients, every_option_of_kernels, is_idle, odd_sizes, random_sequences, relative_error, small_model,
+    special, wide_heads, with_dropouts,
 };
 use mt::decode::neural::Neural;
 use mt::decode::{LengthPenalty, PenaltyKind, SearchOptions, search};
@@ -114,7 +114,7 @@ fn loss_and_gradients_are_the_processor_s() {
     let flat = ModelConfig { encoder_layers: 1, decoder_layers: 1, ..with_dropouts() };
     let wide = ModelConfig { d_model: 264, d_ff: 16, ..flat.clone() };
     let narrow = ModelConfig { d_model: 40, d_ff: 37, ..flat };
-    for (number, config) in every_option().into_iter().chain([deep, wide, narrow]).enumerate() {
+    for (number, config) in every_option_of_kernels().into_iter().chain([deep, wide, narrow]).enumerate() {
         let (want, got) = (want(&config, &TRAINING), got(&config, &TRAINING, DType::F32));
         assert!((got.0 - want.0).abs() < 1e-5 * want.0, "config {number}: {}, not {}", got.0, want.0);
         assert!((got.1 - want.1).abs() < 1e-5 * want.1, "config {number}: {}, not {}", got.1, want.1);
@@ -183,7 +183,7 @@ fn bf16_follows_f32() {
     // Without dropout, pre-norm: where the gradient of the stream is the sub-layer's own.
     let plain = ModelConfig { norm: NormPlacement::Pre, ..small_model() };
     assert!(plain.dropout == 0.0);
-    for (number, config) in every_option().into_iter().chain([plain]).enumerate() {
+    for (number, config) in every_option_of_kernels().into_iter().chain([plain]).enumerate() {
         let want = want(&config, &TRAINING);
         let (model, mut with_library) = engine(&config, DType::BF16);
         with_library.use_library();
@@ -376,7 +376,7 @@ fn kernels_stay_in_their_memory() {
     if !on_emulator("kernels_stay_in_their_memory") {
         return;
     }
-    let options = every_option();
+    let options = every_option_of_kernels();
     let (wide, narrow) = (with_dropouts(), odd_sizes());
     let all = options.iter().map(|config| (config, DType::BF16));
     // The float32 ones run the kernels with wide accesses and those with narrow ones.
@@ -402,7 +402,7 @@ fn threads_of_a_kernel_do_not_race() {
 #[test]
 #[ignore = "some minutes"]
 fn threads_of_no_kernel_race() {
-    for config in every_option() {
+    for config in every_option_of_kernels() {
         for compute in [DType::F32, DType::BF16] {
             update_and_translate(Emulator::that_sees_races(true), &config, compute).unwrap();
         }

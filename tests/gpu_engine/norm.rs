@@ -71,6 +71,7 @@ pub(crate) fn by_definition(
                 let sigma = (squares / (width - 1.0)).sqrt();
                 (1.0 / (sigma + EPS), (width - 1.0) * sigma / (sigma + EPS))
             }
+            NormKind::Rms => panic!("the kernels have none"),
         };
         let z: Vec<f64> = s.iter().map(|s| (s - mean) * factor).collect();
         let t: Vec<f64> = (0..d).map(|j| dy[at.start + j] * gamma[j]).collect();
@@ -105,7 +106,8 @@ fn norms_are_their_definition() {
         (1032, true),
         (100, false),
     ] {
-        let all = NormKind::ALL.iter().map(|kind| (Number::F32, *kind));
+        let known = NormKind::ALL.iter().filter(|kind| kind.is_centred());
+        let all = known.map(|kind| (Number::F32, *kind));
         for (number, kind) in all.chain([(Number::Bf16, NormKind::Layer)]) {
             let mut stream = Stream::new(d as u64, "norm");
             let mut draw = |count: usize, scale: f64, shift: f64| -> Vec<f64> {

@@ -128,7 +128,7 @@ fn products_joined_with_norms_are_their_definition() {
     let queue = guarded_queue();
     for sizes in [[1, 8, 8], [32, 128, 128], [33, 128, 256], [70, 72, 40], [131, 24, 200], [16, 120, 512], [40, 64, 96]]
     {
-        for kind in NormKind::ALL {
+        for kind in NormKind::ALL.iter().filter(|kind| kind.is_centred()) {
             joints(&queue, sizes, *kind, if *kind == NormKind::Layer { 0.2 } else { 0.0 });
         }
     }

@@ -89,6 +89,11 @@ fn stack(c: &ModelConfig, stack: Stack) -> Module {
         }
         // Applied in each self-attention.
         PositionKind::Rotary => {}
+        PositionKind::Relative => {
+            let (buckets, far) = (c.relative_buckets, c.relative_distance);
+            let what = format!("Embedding({buckets}, {}), relative, alike from {far} on", c.heads);
+            inside.push(Module::new("relative_positions", what));
+        }
     }
     if c.embedding_norm {
         inside.push(norm("embedding_norm", c));
@@ -147,10 +152,17 @@ fn feed_forward(c: &ModelConfig) -> Module {
         Activation::Relu => "ReLU()",
         Activation::Gelu => "GELU()",
         Activation::Swish => "Swish()",
+        Activation::GeluTanh => "GELU(approximate='tanh')",
     };
-    let mut inside = vec![linear("fc1", c.d_model, c.d_ff, true), Module::new("activation", activation)];
+    let has_bias = c.feed_forward_bias;
+    let mut inside = vec![linear("fc1", c.d_model, c.d_ff, has_bias), Module::new("activation", activation)];
+    if c.gated {
+        let mut gate = linear("fc3", c.d_model, c.d_ff, has_bias);
+        gate.what.push_str(", multiplied by what is activated");
+        inside.push(gate);
+    }
     inside.extend(dropout("dropout", c.activation_dropout));
-    inside.push(linear("fc2", c.d_ff, c.d_model, true));
+    inside.push(linear("fc2", c.d_ff, c.d_model, has_bias));
     Module::around("feed_forward", "FeedForward(", inside)
 }
 

@@ -209,6 +209,12 @@ fn keys_that_do_not_go_together_are_refused() {
         ("[model]\nnorm_eps = inf\n", vec!["a.toml:2:12", "must be a finite number, found inf"]),
         ("[model]\nnorm_eps = 1e-50\n", vec!["must be at least 1e-30 and at most 1"]),
         ("[model]\npositions = \"rotary\"\nd_k = 7\n", vec!["a.toml:3:7", "`model.d_k` = 7 is odd"]),
+        ("[model]\nrelative_buckets = 8\n", vec!["a.toml:2:20", "is for relative positions"]),
+        (
+            "[model]\npositions = \"relative\"\nrelative_distance = 16\n",
+            vec!["a.toml:3:21", "`model.relative_distance` = 16 must be more than half", "to more than 16"],
+        ),
+        ("[model]\npositions = \"relative\"\nrelative_buckets = 3\n", vec!["a.toml:3:20", "at least 4"]),
         ("[decode]\nmin_length = 1024\n", vec!["a.toml:2:14", "`decode.min_length` = 1024", "at most 1023"]),
         ("[data]\nmax_length = 1024\n", vec!["a.toml:2:14", "`model.max_length` = 1024", "at most 1023"]),
         (

@@ -64,7 +64,7 @@ pub use codes::Codes;
 pub use languages::{Languages, code_of, tag_of};
 pub use normalise::{INVISIBLE, Normalization, TextForm};
 pub use sampling::{RandomSplit, SubwordSampling};
-pub use sentencepiece::OwnIds;
+pub use sentencepiece::{OwnIds, is_text_tag};
 pub use train::{TextCounts, TrainOptions};
 
 choice! {

@@ -152,7 +152,8 @@ fn how_to_search(model: &Model) -> String {
 fn refuse(model: &Model) -> Result<()> {
     let config = &model.config.model;
     let mut obstacles = Obstacles::new("CTranslate2", config);
-    obstacles.unless(config.positions != PositionKind::Rotary, "model.positions", "its encoder has no rotary ones");
+    let has_them = !matches!(config.positions, PositionKind::Rotary | PositionKind::Relative);
+    obstacles.unless(has_them, "model.positions", "mt writes sinusoidal and learned ones there");
     obstacles.check()
 }
 
@@ -209,6 +210,7 @@ impl<'a> Variables<'a> {
         let config = &self.model.config.model;
         let activation = match config.activation {
             Activation::Relu => 0,
+            Activation::GeluTanh => 1,
             Activation::Swish => 2,
             Activation::Gelu => 3,
         };

@@ -117,6 +117,7 @@ pub(super) fn activation(config: &ModelConfig) -> &'static str {
         Activation::Relu => "relu",
         Activation::Gelu => "gelu",
         Activation::Swish => "swish",
+        Activation::GeluTanh => "gelu_new",
     }
 }
 
@@ -252,7 +253,7 @@ impl<'a> Tensors<'a> {
         let tables: &[(&str, &str)] = match config.tie {
             Tie::All => &[(SHARED, "source_embedding.weight")],
             Tie::Decoder => &[(source, "source_embedding.weight"), (target_table, "target_embedding.weight")],
-            Tie::None => &[
+            Tie::None | Tie::Embeddings => &[
                 (source, "source_embedding.weight"),
                 (target_table, "target_embedding.weight"),
                 (OUTPUT_WEIGHT, "output_projection.weight"),

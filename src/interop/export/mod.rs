@@ -21,7 +21,7 @@ use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::file;
-use crate::model::{ModelConfig, NormKind};
+use crate::model::{ModelConfig, NormKind, Tie};
 use crate::ops::params::ParameterLayout;
 
 choice! {
@@ -102,6 +102,9 @@ impl Obstacles {
         // All by name, so that of a new key someone asks which formats have it.
         let ModelConfig {
             norm_kind,
+            gated,
+            feed_forward_bias,
+            tie,
             // Exporters look at these: some formats do not have all of them.
             norm: _,
             final_norm: _,
@@ -116,7 +119,6 @@ impl Obstacles {
             encoder_layers: _,
             decoder_layers: _,
             sinusoid: _,
-            tie: _,
             scale_embedding: _,
             output_bias: _,
             output_padding: _,
@@ -127,6 +129,9 @@ impl Obstacles {
             // `uneven_width` looks at these.
             d_k: _,
             d_v: _,
+            // These matter to relative positions only.
+            relative_buckets: _,
+            relative_distance: _,
             // These matter to training only.
             preset: _,
             dropout: _,
@@ -137,6 +142,10 @@ impl Obstacles {
         } = config;
         let mut obstacles = Self { format, found: Vec::new() };
         obstacles.unless(*norm_kind == NormKind::Layer, "model.norm_kind", "it divides by √(σ² + ε)");
+        obstacles.unless(!gated, "model.gated", "its feed-forward layers have two projections");
+        obstacles.unless(*feed_forward_bias, "model.feed_forward_bias", "its feed-forward layers have biases");
+        let is_expressed = *tie != Tie::Embeddings;
+        obstacles.unless(is_expressed, "model.tie", "what shares the embeddings is the output projection, too");
         if let Some(key) = uneven_width(config) {
             obstacles.add(key, "its heads share d_model evenly");
         }

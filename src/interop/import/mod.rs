@@ -20,7 +20,7 @@ use crate::{file, key, limits};
 use hf::Family;
 
 /// The formats that are read.
-const FORMATS: &[Format] = &[hf::MARIAN, hf::M2M_100, hf::MBART, marian::FORMAT];
+const FORMATS: &[Format] = &[hf::MARIAN, hf::M2M_100, hf::MBART, hf::T5, hf::MT5, marian::FORMAT];
 
 /// Programs whose models are not read, by a file that each model has: what "this" is, and why not.
 const OTHERS: &[(&str, &str)] = &[

@@ -198,7 +198,7 @@ impl<I: Inner> Fused<I> {
         let inner_width = self.inner.widths().sums;
         let mut total = vec![0f32; inner_width + 3 * d];
         norm::add_column_sums(sums, inner_width + 3 * d, &mut total);
-        self.residual.norm.both.add_gradient_slice(&total[inner_width..][..2 * d])?;
+        self.residual.norm.add_gradients(&total[inner_width..][..2 * d])?;
         if let Some(bias) = self.inner.output_bias() {
             bias.add_gradient_slice(&total[inner_width + 2 * d..])?;
         }

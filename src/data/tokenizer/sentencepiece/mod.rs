@@ -44,6 +44,7 @@ use decode::Decoder;
 use model::Pieces;
 use normalise::Normaliser;
 use proto::{ModelKind, ModelProto, NormalizerProto, PieceKind, TrainerProto};
+pub use tags::is_text_tag;
 use trie::Trie;
 pub(super) use trim::trimmed;
 use unigram::{Score, Unigram};
@@ -94,6 +95,8 @@ pub(super) struct Stored {
     forbidden: Option<Vec<u32>>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     language_tags: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    tags_in_text: bool,
 }
 
 /// Which ids the pieces of a model have, if these are not its own.
@@ -106,6 +109,8 @@ pub struct OwnIds {
     pub forbidden: Vec<u32>,
     /// Whether a `>>fra<<` that a line begins with is a piece.
     pub language_tags: bool,
+    /// Whether a `<2fr>` that a line begins with selects a language.
+    pub tags_in_text: bool,
 }
 
 impl Stored {
@@ -120,6 +125,7 @@ impl Stored {
             special: Special::default(),
             forbidden: None,
             language_tags: false,
+            tags_in_text: false,
         }
     }
 }
@@ -171,6 +177,7 @@ impl SentencePiece {
             special: Special { pad, bos, eos, unk },
             forbidden: Some(ids.forbidden),
             language_tags: ids.language_tags,
+            tags_in_text: ids.tags_in_text,
             ..Stored::new(bytes)
         };
         let new = Self::complete(bytes, stored)?;

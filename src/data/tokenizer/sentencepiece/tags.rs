@@ -1,16 +1,17 @@
-//! Target-language tags: the `>>fra<<` at the beginning of a line selects one of a model's target languages, as in
-//! Marian's models.
+//! Target-language tags at the beginning of a line, which select one of a model's target languages: `>>fra<<` as in
+//! Marian's models, which is a piece of its own, or `<2fr>` as in MADLAD-400, which is split with the line.
 
 use super::SentencePiece;
 
 impl SentencePiece {
     /// The tags that the vocabulary has.
     pub(super) fn tags(&self) -> Vec<&str> {
-        if !self.stored.language_tags {
-            return Vec::new();
-        }
-        let pieces = self.vocabulary.pieces.iter().map(AsRef::as_ref);
-        pieces.filter(|piece: &&str| piece.starts_with(">>") && piece.ends_with("<<")).collect()
+        let is_tag = match &self.stored {
+            stored if stored.language_tags => |piece: &&str| piece.starts_with(">>") && piece.ends_with("<<"),
+            stored if stored.tags_in_text => |piece: &&str| is_text_tag(piece),
+            _ => return Vec::new(),
+        };
+        self.vocabulary.pieces.iter().map(AsRef::as_ref).filter(is_tag).collect()
     }
 
     /// The tag that a line begins with, if this tokenizer knows of tags, and the rest of the line.
@@ -23,4 +24,12 @@ impl SentencePiece {
             None => (None, line),
         }
     }
+}
+
+/// Whether a piece is a tag such as `<2fr>` or `<2zh_Hant>`.
+pub fn is_text_tag(piece: &str) -> bool {
+    let code = piece.strip_prefix("<2").and_then(|rest| rest.strip_suffix('>'));
+    code.is_some_and(|code| {
+        (2..=16).contains(&code.len()) && code.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+    })
 }

@@ -199,6 +199,7 @@ fn side(vocabulary: &Path, model: &Path, names: &Names, settings: &Settings, sid
         special: [pad, if side == 0 { pad } else { settings.start }, eos, unk],
         forbidden: if side == 0 { Vec::new() } else { settings.forbidden.iter().copied().chain(spare).collect() },
         language_tags,
+        tags_in_text: false,
         vocabulary: Value::Object(pieces),
     };
     Tokenizer::from_sentencepiece(&read(model)?, ids).map_err(|error| error.at(model))

@@ -6,6 +6,7 @@
 //!   `target_vocab.json`; or `tokenizer.json` and `tokenizer.tgt.json`, which `mt export` writes for our own subwords.
 //! - M2M-100 (to which NLLB-200 belongs) and mBART-50 have `sentencepiece.bpe.model`, M2M-100 with `vocab.json`; or
 //!   `tokenizer.json`.
+//! - T5 (to which MADLAD-400 belongs) and mT5 have `spiece.model`.
 //!
 //! All problems are reported together: unsupported settings in `config.json`, missing and superfluous tensors.
 
@@ -14,6 +15,7 @@ mod keys;
 mod marian_vocabulary;
 mod multilingual_vocabulary;
 mod settings;
+mod t5_vocabulary;
 mod tensors;
 mod weights;
 
@@ -28,7 +30,7 @@ use super::{Format, Imported, Recognition, layout_within, read};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::{self, Tokenizers};
 use crate::error::{Error, Result};
-use crate::model::Vocabulary;
+use crate::model::{Tie, Vocabulary};
 use folder::{GENERATION, read_json};
 use settings::Settings;
 
@@ -41,6 +43,8 @@ enum Architecture {
     M2m100,
     /// Pre-norm, with learned positions and a norm of the embeddings.
     Mbart,
+    /// Pre-norm by the root mean square, with relative positions and without biases.
+    T5,
 }
 
 /// The MarianMT family.
@@ -79,6 +83,21 @@ pub(super) const MBART: Format = Format {
     read: |directory| import(directory, Architecture::Mbart),
 };
 
+/// The T5 family, to which MADLAD-400 belongs.
+pub(super) const T5: Format = t5("T5 (MADLAD-400)", "t5");
+
+/// Multilingual T5 models.
+pub(super) const MT5: Format = t5("mT5", "mt5");
+
+const fn t5(name: &'static str, model_type: &'static str) -> Format {
+    let family = Family { model_type, subwords: t5_vocabulary::FORMS, optional: t5_vocabulary::OPTIONAL, version: 1 };
+    Format {
+        name,
+        recognition: Recognition::Transformers(family),
+        read: |directory| import(directory, Architecture::T5),
+    }
+}
+
 /// Reads a folder, which has all files that it needs.
 ///
 /// # Errors
@@ -92,6 +111,7 @@ fn import(directory: &Path, architecture: Architecture) -> Result<Imported> {
     let tokenizers = match architecture {
         Architecture::Marian => marian_vocabulary::read_tokenizers(directory, &settings)?,
         Architecture::M2m100 | Architecture::Mbart => multilingual_vocabulary::read_tokenizers(directory, &settings)?,
+        Architecture::T5 => t5_vocabulary::read_tokenizers(directory, &settings)?,
     };
     let vocabulary = Vocabulary {
         source: settings.sizes[0],
@@ -123,7 +143,10 @@ fn import(directory: &Path, architecture: Architecture) -> Result<Imported> {
     }
     let weights = WeightFiles::open(directory)?;
     let (bytes, path) = (weights.bytes(), weights.path.clone());
-    let stored = tensors::Stored::new(weights, architecture);
+    let stored = tensors::Stored::new(weights, architecture, settings.scales_output);
+    if architecture == Architecture::T5 && !stored.has_own_output() {
+        config.model.tie = Tie::All;
+    }
     if architecture == Architecture::Marian && stored.has_empty_padding(settings.pad) {
         config.model.output_padding = false;
     }

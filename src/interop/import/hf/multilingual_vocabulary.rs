@@ -242,6 +242,7 @@ fn from_model(
         special: [settings.pad, settings.start, settings.eos, unknown],
         forbidden,
         language_tags: false,
+        tags_in_text: false,
         vocabulary: Value::Object(vocabulary),
     };
     Tokenizer::from_sentencepiece(&read(file)?, ids).map_err(|error| error.at(file))

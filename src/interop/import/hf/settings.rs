@@ -13,7 +13,7 @@ use crate::decode::{DecodeConfig, MAX_BEAM, PenaltyKind};
 use crate::error::{Error, Result};
 use crate::escape::{brief, quoted};
 use crate::interop::search::{self, OURS};
-use crate::model::{Activation, ModelConfig, NormPlacement, PositionKind, Sinusoid, Tie};
+use crate::model::{Activation, ModelConfig, NormKind, NormPlacement, PositionKind, Sinusoid, Tie};
 
 /// More positions than any such model has; the limit matters because a row of sines is computed for each.
 const MOST_POSITIONS: usize = 1 << 16;
@@ -35,6 +35,8 @@ pub(super) struct Settings {
     pub(super) forbidden: Vec<u32>,
     /// Whether `transformers` shares out the probability of more than padding.
     pub(super) renormalizes_more: bool,
+    /// Whether the decoder's states are divided by √d_model before the output projection, as in T5 1.0.
+    pub(super) scales_output: bool,
     /// The file of the target's own tokenizer, if `mt export` wrote one.
     pub(super) target_tokenizer: Option<String>,
     /// What users have to know.
@@ -54,13 +56,21 @@ impl Settings {
             Architecture::Marian => {
                 (keys.size("decoder_vocab_size", Some(source)), keys.flag("share_encoder_decoder_embeddings", true))
             }
-            Architecture::M2m100 | Architecture::Mbart => (source, true),
+            Architecture::M2m100 | Architecture::Mbart | Architecture::T5 => (source, true),
         };
         if is_shared && source != target && !keys.is_bad("vocab_size") && !keys.is_bad("decoder_vocab_size") {
             keys.problem(format!("one embedding for vocabularies of {source} and {target} pieces"), config.0);
         }
+        let scales_output = architecture == Architecture::T5 && {
+            let is_tied = keys.flag("tie_word_embeddings", true);
+            keys.flag("scale_decoder_outputs", is_tied)
+        };
+        let model = match architecture {
+            Architecture::T5 => t5_model(&mut keys),
+            _ => model(&mut keys, architecture, is_shared),
+        };
         let mut new = Self {
-            config: Config { model: model(&mut keys, architecture, is_shared), ..Config::default() },
+            config: Config { model, ..Config::default() },
             sizes: [source, target],
             is_shared,
             pad: keys.id("pad_token_id"),
@@ -69,6 +79,7 @@ impl Settings {
             language: None,
             forbidden: Vec::new(),
             renormalizes_more: false,
+            scales_output,
             target_tokenizer: None,
             notes: Vec::new(),
         };
@@ -76,7 +87,7 @@ impl Settings {
             // Those of fairseq begin after that of padding.
             new.config.model.first_position = new.pad as usize + 1;
         }
-        if architecture != Architecture::Marian {
+        if matches!(architecture, Architecture::M2m100 | Architecture::Mbart) {
             new.language(&mut keys);
         }
         let forbids_padding;
@@ -200,14 +211,11 @@ fn model(keys: &mut Keys, architecture: Architecture, is_shared: bool) -> ModelC
     let is_tied = keys.flag("tie_word_embeddings", true);
     // The defaults of each class in `transformers`.
     let (activation, is_scaled, attention_dropout) = match architecture {
-        Architecture::Marian | Architecture::Mbart => ("gelu", false, 0.0),
         Architecture::M2m100 => ("relu", true, 0.1),
+        Architecture::Marian | Architecture::Mbart | Architecture::T5 => ("gelu", false, 0.0),
     };
     let name = keys.value("activation_function", Some(activation.to_owned()), "text", |v| Some(v.as_str()?.to_owned()));
-    let activation = match name.as_str() {
-        "silu" => Some(Activation::Swish),
-        name => Activation::named(name),
-    };
+    let activation = activation_named(&name);
     if activation.is_none() && !keys.is_bad("activation_function") {
         let what = format!("`activation_function` is {}, not one of {}", quoted(&name), Activation::NAMES.join(", "));
         let file = keys.config_file();
@@ -257,6 +265,83 @@ fn model(keys: &mut Keys, architecture: Architecture, is_shared: bool) -> ModelC
     model
 }
 
+/// An activation by its name in `ACT2FN` of `transformers`.
+fn activation_named(name: &str) -> Option<Activation> {
+    match name {
+        "silu" => Some(Activation::Swish),
+        "gelu_new" | "gelu_pytorch_tanh" => Some(Activation::GeluTanh),
+        name => Activation::named(name),
+    }
+}
+
+/// T5 models have no longest sequence; they were trained on 512 tokens.
+const T5_POSITIONS: usize = 1024;
+
+/// The model of a T5 configuration, whose keys have names of their own.
+fn t5_model(keys: &mut Keys) -> ModelConfig {
+    // These follow from `feed_forward_proj`, or have no effect.
+    keys.known.extend(["dense_act_fn", "is_gated_act", "initializer_factor", "n_positions", "decoder_layers"]);
+    let name = keys.value("feed_forward_proj", Some("relu".to_owned()), "text", |v| Some(v.as_str()?.to_owned()));
+    let (gated, activation) = match name.strip_prefix("gated-") {
+        // So `transformers` reads it.
+        Some("gelu") => (true, Some(Activation::GeluTanh)),
+        Some(name) => (true, activation_named(name)),
+        None => (false, activation_named(&name)),
+    };
+    let file = keys.config_file();
+    if activation.is_none() && !keys.is_bad("feed_forward_proj") {
+        keys.problem(format!("`feed_forward_proj` is {}, whose activation mt does not have", quoted(&name)), file);
+    }
+    let layers = keys.size("num_layers", None);
+    let width = keys.size("d_kv", None);
+    let dropout = keys.fraction("dropout_rate", 0.1);
+    let model = ModelConfig {
+        d_model: keys.size("d_model", None),
+        d_ff: keys.size("d_ff", None),
+        heads: keys.size("num_heads", None),
+        d_k: width,
+        d_v: width,
+        encoder_layers: layers,
+        decoder_layers: keys.size("num_decoder_layers", Some(layers)),
+        norm_eps: keys.value("layer_norm_epsilon", Some(1e-6), "a number above 0", |value| {
+            value.as_f64().filter(|eps| *eps > 0.0 && *eps <= 1.0)
+        }),
+        relative_buckets: keys.size("relative_attention_num_buckets", Some(32)),
+        relative_distance: keys.size("relative_attention_max_distance", Some(128)),
+        activation: activation.unwrap_or(Activation::Relu),
+        gated,
+        dropout,
+        embedding_dropout: dropout,
+        attention_dropout: dropout,
+        activation_dropout: dropout,
+        ..form(Architecture::T5)
+    };
+    let sizes = [
+        ("d_model", model.d_model),
+        ("d_kv", width),
+        ("d_ff", model.d_ff),
+        ("num_heads", model.heads),
+        ("num_layers", layers),
+        ("num_decoder_layers", model.decoder_layers),
+    ];
+    for (name, _) in sizes.into_iter().filter(|(_, size)| *size == 0) {
+        if !keys.is_bad(name) {
+            keys.problem(format!("`{name}` is 0"), file);
+        }
+    }
+    let (buckets, far) = (model.relative_buckets, model.relative_distance);
+    if (buckets < 4 || far <= buckets / 2) && !keys.is_bad("relative_attention_num_buckets") {
+        keys.problem(
+            format!(
+                "{buckets} buckets for relative positions up to {far}: there must be 4 or more, and half of them \
+                              fewer than the positions"
+            ),
+            file,
+        );
+    }
+    model
+}
+
 /// What all models of an architecture have in common.
 fn form(architecture: Architecture) -> ModelConfig {
     let pre = ModelConfig { norm: NormPlacement::Pre, final_norm: true, ..ModelConfig::default() };
@@ -264,6 +349,16 @@ fn form(architecture: Architecture) -> ModelConfig {
         Architecture::Marian => ModelConfig { sinusoid: Sinusoid::Halves, ..ModelConfig::default() },
         Architecture::M2m100 => ModelConfig { sinusoid: Sinusoid::Tensor2Tensor, ..pre },
         Architecture::Mbart => ModelConfig { positions: PositionKind::Learned, embedding_norm: true, ..pre },
+        Architecture::T5 => ModelConfig {
+            norm_kind: NormKind::Rms,
+            positions: PositionKind::Relative,
+            tie: Tie::Embeddings,
+            scale_embedding: false,
+            attention_bias: false,
+            feed_forward_bias: false,
+            max_length: T5_POSITIONS,
+            ..pre
+        },
     }
 }
 

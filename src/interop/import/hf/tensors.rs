@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use super::Architecture;
 use super::weights::WeightFiles;
 use crate::error::Result;
-use crate::interop::hf_names::{self, EMBEDDINGS, FIRST_LEARNED, OUTPUT_BIAS, OUTPUT_WEIGHT, POSITIONS, SHARED};
+use crate::interop::hf_names::{
+    self, EMBEDDINGS, FIRST_LEARNED, OUTPUT_BIAS, OUTPUT_WEIGHT, POSITIONS, SHARED, T5_EMBEDDINGS,
+};
 use crate::interop::import::tensor_problems;
 use crate::model::init::LEFT_OUT_BIAS;
 use crate::model::positions::fixed;
@@ -19,12 +21,20 @@ const POSITION_TOLERANCE: f32 = 1e-3;
 pub(super) struct Stored {
     weights: WeightFiles,
     architecture: Architecture,
+    /// Whether the decoder's states are divided by √d_model before the output projection.
+    scales_output: bool,
 }
 
 impl Stored {
     /// Of these files.
-    pub(super) fn new(weights: WeightFiles, architecture: Architecture) -> Self {
-        Self { weights, architecture }
+    pub(super) fn new(weights: WeightFiles, architecture: Architecture, scales_output: bool) -> Self {
+        Self { weights, architecture, scales_output }
+    }
+
+    /// Whether the output projection has a matrix of its own.
+    pub(super) fn has_own_output(&self) -> bool {
+        // Others save the shared one twice.
+        !self.scales_output && self.weights.shape(OUTPUT_WEIGHT).is_some()
     }
 
     /// Whether there is a bias on the logits. Where models have none by design, one of zeros is none.
@@ -38,7 +48,7 @@ impl Stored {
         match self.architecture {
             Architecture::Marian => is_there,
             // What is wrong with it is said when all are read.
-            Architecture::M2m100 | Architecture::Mbart => {
+            Architecture::M2m100 | Architecture::Mbart | Architecture::T5 => {
                 is_there && (self.weights.each(OUTPUT_BIAS, read).is_err() || !is_zero)
             }
         }
@@ -88,9 +98,15 @@ impl Stored {
         let mut used = BTreeSet::new();
         let mut values = vec![0f32; layout.total()];
         for entry in layout.entries() {
-            let sources = self.sources(&entry.name, config.tie, is_shared);
+            let sources = match self.architecture {
+                Architecture::T5 => t5_sources(&entry.name, config),
+                _ => self.sources(&entry.name, config.tie, is_shared),
+            };
             if let Some(place) = values.get_mut(entry.range()) {
                 problems.extend(self.read_entry(entry, &sources, config, place));
+                if let Some(scale) = self.scale(&entry.name, config) {
+                    place.iter_mut().for_each(|value| *value *= scale);
+                }
             }
             used.extend(sources);
         }
@@ -103,7 +119,9 @@ impl Stored {
         if is_shared {
             used.insert(SHARED.to_owned());
         }
-        if self.architecture != Architecture::Marian {
+        if self.architecture == Architecture::T5 {
+            used.insert(hf_names::T5_UNUSED.to_owned());
+        } else if self.architecture != Architecture::Marian {
             // It was found to be zero.
             used.insert(OUTPUT_BIAS.to_owned());
         }
@@ -115,6 +133,18 @@ impl Stored {
         problems.extend(superfluous.map(|(name, shape)| format!("superfluous: `{name}` {shape:?}")));
         tensor_problems(problems, "config.json", &self.weights.path)?;
         Ok(values)
+    }
+
+    /// What a parameter of T5 is multiplied by: its queries are not divided by √d_k later, as ours are, and if the output is
+    /// scaled, the norm before it can do that.
+    fn scale(&self, name: &str, config: &ModelConfig) -> Option<f32> {
+        match self.architecture {
+            Architecture::T5 if name.ends_with("_attn.q_proj.weight") => Some((config.d_k as f32).sqrt()),
+            Architecture::T5 if name == "decoder.norm.weight" && self.scales_output => {
+                Some(1.0 / (config.d_model as f32).sqrt())
+            }
+            _ => None,
+        }
     }
 
     /// Reads a parameter, which may be stored under several names; returns what is wrong.
@@ -205,6 +235,17 @@ impl Stored {
         }
         Err(format!("`{name}` has other positions than sines and cosines, in halves"))
     }
+}
+
+/// The names under which a parameter of T5 may be stored.
+fn t5_sources(name: &str, config: &ModelConfig) -> Vec<String> {
+    let names: Vec<&str> = match (name, config.tie) {
+        ("source_embedding.weight", Tie::All) => T5_EMBEDDINGS.into_iter().chain([OUTPUT_WEIGHT]).collect(),
+        ("source_embedding.weight", _) => T5_EMBEDDINGS.to_vec(),
+        ("output_projection.weight", _) => vec![OUTPUT_WEIGHT],
+        _ => return vec![hf_names::t5_layer_name(name, config.gated)],
+    };
+    names.into_iter().map(str::to_owned).collect()
 }
 
 /// Whether these are the positions that we compute.

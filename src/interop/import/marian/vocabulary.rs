@@ -73,7 +73,13 @@ fn read_side(vocabulary: &Path, model: Option<&Path>, size: usize, allows_unknow
     };
     let forbidden = if allows_unknown { vec![pad] } else { vec![pad, unk] };
     let table: Map<String, Value> = pieces.into_iter().map(|(piece, id)| (piece, id.into())).collect();
-    let ids = OwnIds { vocabulary: Value::Object(table), special: [pad, pad, eos, unk], forbidden, language_tags };
+    let ids = OwnIds {
+        vocabulary: Value::Object(table),
+        special: [pad, pad, eos, unk],
+        forbidden,
+        language_tags,
+        tags_in_text: false,
+    };
     Tokenizer::from_sentencepiece(&read(model)?, ids).map_err(|error| error.at(model))
 }
 

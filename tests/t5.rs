@@ -1,0 +1,162 @@
+//! Imported T5 models compute what `transformers` does: the expected numbers are those of its `T5ForConditionalGeneration`
+//! (5.24) with the same weights, which follow from a formula.
+
+mod common;
+
+use common::marian::{self, Tensors, WORDS};
+use common::project::{Project, fails, stdout, succeeds};
+use serde_json::{Value, json};
+
+const D: usize = 16;
+const PIECES: usize = 50;
+
+/// Names and shapes of a model of two encoder layers and one decoder layer. Its heads are narrower than `d_model`.
+fn shapes(gated: bool, tied: bool) -> Vec<(String, Vec<usize>)> {
+    let (inner, f, heads) = (12, 20, 3);
+    let mut shapes = vec![("shared.weight".to_owned(), vec![PIECES, D])];
+    if !tied {
+        shapes.push(("lm_head.weight".to_owned(), vec![PIECES, D]));
+    }
+    for (stack, layers, attentions) in
+        [("encoder", 2, &["SelfAttention"][..]), ("decoder", 1, &["SelfAttention", "EncDecAttention"])]
+    {
+        let bias = format!("{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight");
+        shapes.push((bias, vec![6, heads]));
+        shapes.push((format!("{stack}.final_layer_norm.weight"), vec![D]));
+        for block in (0..layers).map(|layer| format!("{stack}.block.{layer}.layer")) {
+            for (number, attention) in attentions.iter().enumerate() {
+                let name = |part: &str| format!("{block}.{number}.{attention}.{part}.weight");
+                shapes.extend(["q", "k", "v"].map(|part| (name(part), vec![inner, D])));
+                shapes.push((name("o"), vec![D, inner]));
+                shapes.push((format!("{block}.{number}.layer_norm.weight"), vec![D]));
+            }
+            let number = attentions.len();
+            let name = |part: &str| format!("{block}.{number}.DenseReluDense.{part}.weight");
+            let first: &[&str] = if gated { &["wi_0", "wi_1"] } else { &["wi"] };
+            shapes.extend(first.iter().map(|part| (name(part), vec![f, D])));
+            shapes.push((name("wo"), vec![D, f]));
+            shapes.push((format!("{block}.{number}.layer_norm.weight"), vec![D]));
+        }
+    }
+    shapes.sort();
+    shapes
+}
+
+/// Writes a folder. Number i of the k-th tensor by name is 0.4·sin(0.7·i + 1.3·k), of a norm 1 more.
+fn write(project: &Project, name: &str, gated: bool, tied: bool, change: impl FnOnce(&mut Value, &mut Tensors)) {
+    let folder = project.path(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("spiece.model"), marian::sentencepiece(&WORDS)).unwrap();
+    let mut config = json!({
+        "model_type": "t5", "vocab_size": PIECES, "d_model": D, "d_kv": 4, "d_ff": 20, "num_layers": 2,
+        "num_decoder_layers": 1, "num_heads": 3, "relative_attention_num_buckets": 6,
+        "relative_attention_max_distance": 10, "dropout_rate": 0.1, "layer_norm_epsilon": 1e-6,
+        "feed_forward_proj": if gated { "gated-gelu" } else { "relu" }, "tie_word_embeddings": tied,
+        "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 0, "is_encoder_decoder": true,
+        "n_positions": 512, "initializer_factor": 1.0, "architectures": ["T5ForConditionalGeneration"],
+        "task_specific_params": { "translation_en_to_de": { "prefix": "translate English to German: " } },
+    });
+    let mut tensors = Tensors::new();
+    for (k, (name, shape)) in shapes(gated, tied).into_iter().enumerate() {
+        let base = if name.ends_with("layer_norm.weight") { 1.0 } else { 0.0 };
+        let count = shape.iter().product::<usize>();
+        let value = |i: usize| (base + 0.4 * (0.7 * i as f64 + 1.3 * k as f64).sin()) as f32;
+        tensors.insert(name, (shape, (0..count).map(value).collect()));
+    }
+    change(&mut config, &mut tensors);
+    marian::save(&folder, &config, &tensors);
+}
+
+/// The lines of JSON that a command prints.
+fn answers(project: &Project, args: &[&str]) -> Vec<Value> {
+    let output = project.mt(args);
+    succeeds(&output);
+    stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// T5 1.1, with a gate and an output projection of its own, and T5 1.0, which divides the states before the output.
+#[test]
+fn scores_and_translations_are_those_of_transformers() {
+    let project = Project::new();
+    project.write("source", "the cat a dog the dog a cat the a dog\n");
+    project.write("target", "die Katze ein Hund der Hund eine Katze die ein Hund der\n");
+    let of_gated = [
+        -4.632943, -4.200969, -3.333311, -3.623453, -3.839065, -4.847366, -4.297265, -4.429729, -3.591016, -4.696889,
+        -3.620558, -3.825895, -3.519454,
+    ];
+    let of_tied = [
+        -4.06908, -4.132332, -4.098483, -4.144713, -4.082686, -4.06818, -3.997021, -4.045785, -4.20676, -3.713263,
+        -4.15169, -4.089864, -3.938762,
+    ];
+    let (best_of_gated, best_of_tied) = ([4, 31, 21, 38, 28, 36, 35, 6], [46, 14, 28, 10, 15, 6, 20, 43]);
+    for (name, gated, tied, expected, best) in
+        [("gated", true, false, of_gated, best_of_gated), ("tied", false, true, of_tied, best_of_tied)]
+    {
+        write(&project, name, gated, tied, |_, _| ());
+        let model = format!("{name}-model");
+        succeeds(&project.mt(&["import", name, "--out", &model]));
+        let found =
+            &answers(&project, &["score", "-q", "--json", "--model", &model, "--src", "source", "--tgt", "target"])[0];
+        let found: Vec<f64> =
+            found["token_log_probs"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-5, "{name}: {found}, not {expected}");
+        }
+        let args =
+            ["translate", "-q", "--json", "--model", &model, "--beam", "1", "--max-length", "8", "--input", "source"];
+        let tokens = answers(&project, &args)[0]["tokens"].clone();
+        let characters: Vec<String> = "▁abcdefghijklmnopqrstuvwxyzäöüKHST".chars().map(String::from).collect();
+        let piece =
+            |id: usize| WORDS.get(id - 3).map_or_else(|| characters[id - 13].clone(), |word| (*word).to_owned());
+        assert_eq!(tokens, json!(best.map(piece)), "{name}");
+    }
+}
+
+/// The same in training: a step of fine-tuning lowers the loss, in every parameter that there is.
+#[test]
+fn an_imported_model_is_fine_tuned() {
+    let project = Project::new();
+    write(&project, "theirs", true, false, |_, _| ());
+    succeeds(&project.mt(&["import", "theirs", "--out", "model"]));
+    project.write(
+        "tune.toml",
+        "[data]\ntrain = [{ source = \"train.en\", target = \"train.de\" }]\n\
+         [train]\ninit = \"model\"\nmax_updates = 12\nlog_every = 1\nbatch_tokens = 300\n\
+         [train.schedule]\nkind = \"constant\"\nlearning_rate = 0.01\n",
+    );
+    succeeds(&project.mt(&["train", "--config", "tune.toml", "-q", "--run-dir", "runs/t"]));
+    let losses: Vec<f64> =
+        project.logged("runs/t", "train").iter().filter_map(|entry| entry["loss"].as_f64()).collect();
+    assert!(losses.last().unwrap() + 0.5 < losses[0], "{losses:?}");
+}
+
+#[test]
+fn what_is_not_such_a_model_is_named() {
+    let project = Project::new();
+    write(&project, "odd", true, false, |config, tensors| {
+        config["feed_forward_proj"] = json!("gated-tanh");
+        config["num_heads"] = json!(0);
+        config["is_decoder"] = json!(true);
+        tensors.remove("decoder.final_layer_norm.weight");
+    });
+    let problems = ["`feed_forward_proj` is \"gated-tanh\"", "`num_heads` is 0", "`is_decoder` is true"];
+    fails(&project.mt(&["import", "odd", "--out", "model"]), 1, &problems);
+    write(&project, "torn", true, false, |_, tensors| {
+        tensors.remove("decoder.final_layer_norm.weight");
+        tensors.insert("decoder.more.weight".to_owned(), (vec![1], vec![0.0]));
+    });
+    let problems = ["missing: `decoder.final_layer_norm.weight` [16]", "superfluous: `decoder.more.weight`"];
+    fails(&project.mt(&["import", "torn", "--out", "model"]), 1, &problems);
+    // It cannot go to programs that have no such models.
+    write(&project, "theirs", true, false, |_, _| ());
+    succeeds(&project.mt(&["import", "theirs", "--out", "model"]));
+    for format in ["hf", "ct2"] {
+        let output = project.mt(&["export", "model", "--format", format, "--out", "out"]);
+        fails(
+            &output,
+            1,
+            &["model.norm_kind", "model.gated", "model.feed_forward_bias", "model.tie", "model.positions"],
+        );
+    }
+}
