@@ -192,6 +192,13 @@ impl Engine {
     /// For a model whose parameters lie on the queue's device, with products in `compute` (float32 or bfloat16).
     pub fn new(model: &Transformer, queue: Arc<dyn Queue>, compute: DType) -> Result<Self> {
         let c = model.config();
+        if !knows(c) {
+            let what = "the GPU kernels lack relative positions, the norm kind \"rms\", gated feed-forward layers and such \
+                        without biases, and the activation \"gelu_tanh\": several GPUs cannot train this model";
+            return Err(
+                Error::usage(what).help("train it on one GPU, which is slower than with kernels, or with --device cpu")
+            );
+        }
         if c.d_k.max(c.d_v) > WIDEST_HEAD {
             let what = format!("heads of {} numbers are wider than the GPU kernels allow", c.d_k.max(c.d_v));
             let help = format!("use model.d_k and model.d_v of at most {WIDEST_HEAD}, more heads, or --device cpu");

@@ -158,8 +158,8 @@ pub struct LowRankConfig {
     pub also: Vec<String>,
 }
 
-/// The projections of a layer.
-pub const PROJECTIONS: [&str; 6] = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"];
+/// The projections of a layer; the last one is that of gated feed-forward layers.
+pub const PROJECTIONS: [&str; 7] = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2", "fc3"];
 
 impl Default for LowRankConfig {
     fn default() -> Self {
