@@ -200,7 +200,6 @@ fn what_no_line_can_demand_is_named_with_its_line() {
     let mut transcript = Transcript::new(&project);
     for bad in [
         "the cat",
-        "",
         r#"["the cat", null, null, null]"#,
         "3",
         r#"{"text": " ", "prefix": "der"}"#,
@@ -225,6 +224,13 @@ fn what_no_line_can_demand_is_named_with_its_line() {
         transcript.mt(&[&args[..], &["--output", "kept"]].concat());
         assert!(!project.path("kept").exists());
     }
+    // A blank line has a blank translation.
+    project.write("requests", format!("{good}\n\n{good}\n"));
+    let found = project.mt(&["translate", "--model", "runs/small", "-q", "--json-input", "--input", "requests"]);
+    succeeds(&found);
+    let text = stdout(&found);
+    let found: Vec<&str> = text.lines().collect();
+    assert!(found.len() == 3 && found[0] == found[2] && !found[0].is_empty() && found[1].is_empty(), "{text}");
     let must = json!({"text": "the cat", "must": ["der Hund frisst"]}).to_string();
     let translate = ["translate", "--model", "runs/small", "--json-input", &must];
     for more in [&["--sample"][..], &["--max-length", "1"], &["--prefix", "a"]] {

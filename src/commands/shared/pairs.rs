@@ -323,6 +323,8 @@ mod tests {
             ("0 ||| a ||| 0-0=1-1 ||| -1", "a"),
             ("0 ||| a= 1 ||| F0= -1", "a= 1"),
             ("0 ||| |||  ||| -1", ""),
+            ("0 ||| a ||| d: 0 lm: -12.5 w: -5 ||| -5.3", "a"),
+            ("0 ||| a ||| b: 5 or so ||| -5.3", "a ||| b: 5 or so"),
         ] {
             let (_, found, is_separated) = Entry::parse(line).unwrap();
             assert_eq!((found.as_str(), is_separated), (text, text.contains("|||")), "{line}");
