@@ -137,10 +137,12 @@ fn what_is_not_such_a_model_is_named() {
     write(&project, "odd", true, false, |config, tensors| {
         config["feed_forward_proj"] = json!("gated-tanh");
         config["num_heads"] = json!(0);
+        config["relative_attention_num_buckets"] = json!(5000);
         config["is_decoder"] = json!(true);
         tensors.remove("decoder.final_layer_norm.weight");
     });
-    let problems = ["`feed_forward_proj` is \"gated-tanh\"", "`num_heads` is 0", "`is_decoder` is true"];
+    let problems =
+        ["`feed_forward_proj` is \"gated-tanh\"", "`num_heads` is 0", "`is_decoder` is true", "5000 buckets"];
     fails(&project.mt(&["import", "odd", "--out", "model"]), 1, &problems);
     write(&project, "torn", true, false, |_, tensors| {
         tensors.remove("decoder.final_layer_norm.weight");

@@ -18,6 +18,9 @@ use crate::model::{Activation, ModelConfig, NormKind, NormPlacement, PositionKin
 /// More positions than any such model has; the limit matters because a row of sines is computed for each.
 const MOST_POSITIONS: usize = 1 << 16;
 
+/// More buckets of relative positions than any such model has; `[model]` allows no more.
+const MOST_BUCKETS: usize = 1024;
+
 /// What the two files say.
 pub(super) struct Settings {
     pub(super) config: Config,
@@ -330,14 +333,13 @@ fn t5_model(keys: &mut Keys) -> ModelConfig {
         }
     }
     let (buckets, far) = (model.relative_buckets, model.relative_distance);
-    if (buckets < 4 || far <= buckets / 2) && !keys.is_bad("relative_attention_num_buckets") {
-        keys.problem(
-            format!(
-                "{buckets} buckets for relative positions up to {far}: there must be 4 or more, and half of them \
-                              fewer than the positions"
-            ),
-            file,
+    let is_possible = (4..=MOST_BUCKETS).contains(&buckets) && far > buckets / 2 && far <= MOST_POSITIONS;
+    if !is_possible && !keys.is_bad("relative_attention_num_buckets") {
+        let what = format!(
+            "{buckets} buckets for relative positions up to {far}: mt has 4 to {MOST_BUCKETS} buckets, and more than half as \
+             many positions, at most {MOST_POSITIONS}"
         );
+        keys.problem(what, file);
     }
     model
 }
