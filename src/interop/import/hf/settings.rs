@@ -332,6 +332,9 @@ fn t5_model(keys: &mut Keys) -> ModelConfig {
             keys.problem(format!("`{name}` is 0"), file);
         }
     }
+    if !model.d_model.is_multiple_of(2) {
+        keys.problem(format!("a width of {} is odd", model.d_model), file);
+    }
     let (buckets, far) = (model.relative_buckets, model.relative_distance);
     let is_possible = (4..=MOST_BUCKETS).contains(&buckets) && far > buckets / 2 && far <= MOST_POSITIONS;
     if !is_possible && !keys.is_bad("relative_attention_num_buckets") {
