@@ -99,8 +99,8 @@ impl Signature {
         &self.help
     }
 
-    /// Detects a stand-in for a file that was not fetched: a pointer of Git LFS, git-annex or DVC, or a page or message that
-    /// a server sent instead.
+    /// Detects a stand-in for a file that was not fetched: a pointer of Git LFS, git-annex or DVC, or a page or message
+    /// that a server sent instead.
     pub(crate) fn placeholder(head: &[u8]) -> Option<Self> {
         let is_lfs =
             head.len() <= LFS_BYTES && contains(head, b"\noid ") && LFS.iter().any(|begin| head.starts_with(begin));

@@ -1,5 +1,5 @@
-//! Imported T5 models compute what `transformers` does: the expected numbers are those of its `T5ForConditionalGeneration`
-//! (5.24) with the same weights, which follow from a formula.
+//! Imported T5 models compute what `transformers` does: the expected numbers are those of its
+//! `T5ForConditionalGeneration` (5.24) with the same weights, which follow from a formula.
 
 mod common;
 

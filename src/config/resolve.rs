@@ -320,8 +320,8 @@ impl Together<'_> {
         }
         if far <= buckets / 2 {
             let what = format!(
-                "`model.relative_distance` = {far} must be more than half of `model.relative_buckets` = {buckets}, each of \
-                 which has one distance"
+                "`model.relative_distance` = {far} must be more than half of `model.relative_buckets` = {buckets}, \
+                 each of which has one distance"
             );
             let help = format!("set `relative_distance` to more than {}, or lower `relative_buckets`", buckets / 2);
             self.add(&["model.relative_buckets", "model.relative_distance"], Error::usage(what).help(help));

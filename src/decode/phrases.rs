@@ -34,10 +34,19 @@ struct Node {
     next: Vec<(u32, usize)>,
     /// The longest proper end of these tokens that is the beginning of a form.
     suffix: usize,
-    /// The phrases of whose forms this is the beginning, and how many of their tokens are still to come.
-    begun: Vec<(usize, usize)>,
+    /// The forms that begin so.
+    begun: Vec<Begun>,
     /// The phrases with a form that ends here.
     ended: Vec<usize>,
+}
+
+/// A form that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Begun {
+    phrase: usize,
+    /// How many of its tokens are still to come, and the first of them.
+    left: usize,
+    next: Option<u32>,
 }
 
 /// How far a hypothesis has come.
@@ -82,7 +91,8 @@ impl Phrases {
                 self.nodes[node].next.push((token, child));
                 child
             });
-            self.nodes[node].begun.push((phrase, form.len() - count));
+            let begun = Begun { phrase, left: form.len() - count, next: form.get(count).copied() };
+            self.nodes[node].begun.push(begun);
         }
         self.nodes[node].ended.push(phrase);
     }
@@ -144,30 +154,21 @@ impl Phrases {
     }
 
     /// How many tokens of the phrases a hypothesis has: all tokens of each phrase it contains, and for one it has
-    /// begun, those of its longest form minus those still missing, and minus those of phrases that are lost when it goes
-    /// on. So each token of [`Self::next`] adds some, but one that goes on with a longer form of what is found, or loses
-    /// more than it brings.
+    /// begun, those of its longest form minus those still missing, and minus those of phrases that are lost when it
+    /// goes on. So each token of [`Self::next`] adds some, but one that goes on with a longer form of what is found, or
+    /// loses more than it brings.
     pub fn tokens_found(&self, progress: &Progress) -> usize {
         let whole = |(phrase, found): (&Phrase, &u32)| phrase.tokens * (*found).min(phrase.times) as usize;
         let counts = |phrase: &&usize| progress.found[**phrase] <= self.phrases[**phrase].times;
         let lost: usize = progress.completed.iter().filter(counts).map(|phrase| self.phrases[*phrase].tokens).sum();
-        let begun = self.suffixes(progress.node).flat_map(|node| {
-            let begun = self.nodes[node].begun.iter();
-            begun.map(move |&(phrase, left)| (node, phrase, left))
-        });
-        let missing = begun.filter(|(_, phrase, left)| *left > 0 && self.lacks(progress, *phrase));
-        let part = |(node, phrase, left): (usize, usize, usize)| {
-            let lost = if self.goes_on_with_a_word(progress, node, phrase) { 0 } else { lost };
-            self.phrases[phrase].tokens.saturating_sub(left + lost)
-        };
-        self.phrases.iter().zip(&progress.found).map(whole).sum::<usize>() + missing.map(part).max().unwrap_or(0)
-    }
-
-    /// Whether a phrase that is begun at a node can go on with a token that does not join the last one.
-    fn goes_on_with_a_word(&self, progress: &Progress, node: usize, phrase: usize) -> bool {
         let joins = |token| progress.last.is_some_and(|last| self.surfaces.joins(last, token));
-        let is_of = |child: usize| self.nodes[child].begun.iter().any(|(other, _)| *other == phrase);
-        self.nodes[node].next.iter().any(|(token, child)| is_of(*child) && !joins(*token))
+        let begun = self.suffixes(progress.node).flat_map(|node| self.nodes[node].begun.iter());
+        let part = begun.filter_map(|begun| {
+            let next = begun.next.filter(|_| self.lacks(progress, begun.phrase))?;
+            let missing = begun.left + if joins(next) { lost } else { 0 };
+            Some(self.phrases[begun.phrase].tokens.saturating_sub(missing))
+        });
+        self.phrases.iter().zip(&progress.found).map(whole).sum::<usize>() + part.max().unwrap_or(0)
     }
 
     /// The tokens of all phrases: what [`Self::tokens_found`] is once all are found.
@@ -183,7 +184,7 @@ impl Phrases {
         let is_wanted = |node: usize, child: usize| {
             let mut begun = self.nodes[child].begun.iter();
             let goes_on = |phrase| node != Self::ROOT && progress.completed.contains(phrase);
-            begun.any(|(phrase, _)| self.lacks(progress, *phrase) || goes_on(phrase))
+            begun.any(|Begun { phrase, .. }| self.lacks(progress, *phrase) || goes_on(phrase))
         };
         let wanted = children.filter(|(node, (_, child))| is_wanted(*node, *child));
         let mut tokens: Vec<u32> = wanted.map(|(_, (token, _))| *token).collect();
@@ -251,7 +252,7 @@ mod tests {
         // A phrase that begins another one is lost when its word goes on.
         let one_in_another: &[&[&[u32]]] = &[&[&[10]], &[&[10, 20]]];
         assert_eq!(walk(one_in_another, &[10, 20, 10]), (vec![1, 2, 3], true));
-        assert_eq!(walk(one_in_another, &[10, 10, 20]), (vec![1, 1, 3], true));
+        assert_eq!(walk(one_in_another, &[10, 10, 20]), (vec![1, 2, 3], true));
         // It stays if a new word follows.
         assert_eq!(walk(&[&[&[10]], &[&[10, 11]]], &[10, 11]), (vec![2, 3], true));
         // Either form is enough; progress is as far as that of the longer one.

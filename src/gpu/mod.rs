@@ -193,8 +193,8 @@ impl Engine {
     pub fn new(model: &Transformer, queue: Arc<dyn Queue>, compute: DType) -> Result<Self> {
         let c = model.config();
         if !knows(c) {
-            let what = "the GPU kernels lack relative positions, the norm kind \"rms\", gated feed-forward layers and such \
-                        without biases, and the activation \"gelu_tanh\": several GPUs cannot train this model";
+            let what = "the GPU kernels lack relative positions, the norm kind \"rms\", gated feed-forward layers and \
+                        such without biases, and the activation \"gelu_tanh\": several GPUs cannot train this model";
             return Err(
                 Error::usage(what).help("train it on one GPU, which is slower than with kernels, or with --device cpu")
             );

@@ -1,5 +1,5 @@
-//! The names that `transformers` gives to the parts of MarianMT, M2M-100 and mBART models, for import and export, and to
-//! those of T5 models.
+//! The names that `transformers` gives to the parts of MarianMT, M2M-100 and mBART models, for import and export, and
+//! to those of T5 models.
 
 /// The embedding of source and target if they share it.
 pub(super) const SHARED: &str = "model.shared.weight";

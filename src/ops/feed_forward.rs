@@ -210,8 +210,8 @@ vectorised! {
         }
     }
 
-    /// Adds the bias to the rows of `u`, twice as wide as `width`, in place, and writes the first half, activated, times
-    /// the second to `a`, with dropout.
+    /// Adds the bias to the rows of `u`, twice as wide as `width`, in place, and writes the first half, activated,
+    /// times the second to `a`, with dropout.
     fn gate<const KIND: u8>(
         u: &mut [f32], a: &mut [f32], bias: Option<&[f32]>, width: usize, dropout: Dropout, first_row: usize,
     ) {
@@ -411,7 +411,8 @@ impl Inner for FeedForward {
 mod tests {
     use super::*;
 
-    /// By the formulas, in f64: x·½(1 + tanh(√(2/π)·(x + 0.044715·x³))), its difference quotient, and a·u for rows [a, u].
+    /// By the formulas, in f64: x·½(1 + tanh(√(2/π)·(x + 0.044715·x³))), its difference quotient, and a·u for rows [a,
+    /// u].
     #[test]
     fn the_approximated_gelu_and_gates_follow_their_formulas() {
         let gelu = |x: f64| {

@@ -1,7 +1,7 @@
 //! Normalisation, alone and joined with the residual sum: kernels over rows, and the reference.
 //!
-//! y = γ·(z − μ)·r + β over the last dimension, where z is x, or x + dropout(h + bias), and μ, r and β are as [`NormKind`]
-//! says.
+//! y = γ·(z − μ)·r + β over the last dimension, where z is x, or x + dropout(h + bias), and μ, r and β are as
+//! [`NormKind`] says.
 
 use candle_core::{CpuStorage, CustomOp1, D, DType, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
@@ -136,8 +136,8 @@ struct Statistics {
     mean: f32,
     /// r: 1/√(σ² + ε), or 1/(σ + ε).
     factor: f32,
-    /// D, or (D − 1)·σ·r, for dz = r·(t − mean(t) − n·Σ(t·n)/divisor) with n = (z − μ)·r and t = γ·dy. Without μ, mean(t)
-    /// is left out.
+    /// D, or (D − 1)·σ·r, for dz = r·(t − mean(t) − n·Σ(t·n)/divisor) with n = (z − μ)·r and t = γ·dy. Without μ,
+    /// mean(t) is left out.
     divisor: f32,
 }
 
@@ -201,8 +201,8 @@ vectorised! {
         }
     }
 
-    /// Backward of [`norm_rows`]: writes dz (or adds it, with `accumulate`) and adds to `sums` = [dγ, dβ], 2·D wide, whether
-    /// there is a β or not.
+    /// Backward of [`norm_rows`]: writes dz (or adds it, with `accumulate`) and adds to `sums` = [dγ, dβ], 2·D wide,
+    /// whether there is a β or not.
     pub fn norm_rows_backward(
         x: &[f32], addend: Option<Addend>, weights: NormWeights, d: usize,
         dy: &[f32], dz: &mut [f32], accumulate: bool, scratch: &mut [f32], sums: &mut [f32],
@@ -282,8 +282,8 @@ vectorised! {
     }
 }
 
-/// The reference: normalisation in plain differentiable operations. `parameters`: [2, D], γ then β, or [1, D]. Computes in
-/// f32 at least.
+/// The reference: normalisation in plain differentiable operations. `parameters`: [2, D], γ then β, or [1, D]. Computes
+/// in f32 at least.
 pub fn reference(z: &Tensor, parameters: &Tensor, eps: f64, kind: NormKind) -> Result<Tensor> {
     let z = if z.dtype() == DType::F64 { z.clone() } else { z.to_dtype(DType::F32)? };
     let centred = if kind.is_centred() { z.broadcast_sub(&z.mean_keepdim(D::Minus1)?)? } else { z.clone() };
@@ -363,7 +363,8 @@ mod tests {
     use super::*;
     use crate::rng::Stream;
 
-    /// γ·(z − μ)/√(σ² + ε) + β, γ·(z − μ)/(σ + ε) + β with the unbiased σ, or γ·z/√(mean of z² + ε), in f64, term by term.
+    /// γ·(z − μ)/√(σ² + ε) + β, γ·(z − μ)/(σ + ε) + β with the unbiased σ, or γ·z/√(mean of z² + ε), in f64, term by
+    /// term.
     fn formula(kind: NormKind, z: &[f64], gamma: &[f64], beta: &[f64], eps: f64) -> Vec<f64> {
         let d = z.len() as f64;
         let mean = z.iter().sum::<f64>() / d;

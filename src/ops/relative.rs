@@ -1,5 +1,5 @@
-//! Relative positions (Raffel et al. 2020, "T5"): to the score of a query and a key, a parameter is added that depends on
-//! the head and on how far the key is from the query. Distances that are close to each other share one: a bucket has
+//! Relative positions (Raffel et al. 2020, "T5"): to the score of a query and a key, a parameter is added that depends
+//! on the head and on how far the key is from the query. Distances that are close to each other share one: a bucket has
 //! more of them the farther they are.
 
 use std::sync::Arc;
@@ -19,8 +19,8 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    /// For positions below `positions`. Distances of `far` and more share one bucket. With `both`, keys behind the query
-    /// have half of the `buckets`; otherwise all are for those before it.
+    /// For positions below `positions`. Distances of `far` and more share one bucket. With `both`, keys behind the
+    /// query have half of the `buckets`; otherwise all are for those before it.
     pub fn new(positions: usize, buckets: usize, far: usize, both: bool) -> Self {
         let longest = positions.saturating_sub(1) as i64;
         Self { of: Arc::new((-longest..=longest).map(|to| bucket(to, buckets, far, both)).collect()), positions }

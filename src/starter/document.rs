@@ -157,8 +157,8 @@ fn valid(text: &mut String, recipe: &Recipe) {
     *text += match recipe.on_gpu {
         true => "# bfloat16 is faster on a GPU, and models have been about as good.\nprecision = \"bf16\"\n",
         false => {
-            "# bfloat16 on kinds of processors where it was measured to be faster, otherwise float32. `mt train` says which.\n\
-             precision = \"auto\"\n"
+            "# bfloat16 on kinds of processors where it was measured to be faster, otherwise float32. `mt train` says\n\
+             # which.\nprecision = \"auto\"\n"
         }
     };
 }

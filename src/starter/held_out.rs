@@ -56,16 +56,16 @@ pub(super) fn choose(corpus: &Corpus, survey: &Survey, seed: u64) -> Result<Vec<
             "only {} of {all} pairs can be held out for validation, and at least {FEWEST} are needed",
             chosen.len()
         ));
-        let help = "no line of theirs may stay in the training text, and the sides of a pair must differ; name other text \
-                    with --valid SOURCE TARGET";
+        let help = "no line of theirs may stay in the training text, and the sides of a pair must differ; name other \
+                    text with --valid SOURCE TARGET";
         return Err(error.at(corpus.source().path()).help(help));
     }
     chosen.sort_unstable();
     Ok(chosen)
 }
 
-/// At most about `wanted` pairs, in small groups: of each, all pairs that share a side, also through others. `order` has
-/// all pairs.
+/// At most about `wanted` pairs, in small groups: of each, all pairs that share a side, also through others. `order`
+/// has all pairs.
 fn groups(survey: &Survey, order: impl Iterator<Item = usize>, wanted: usize) -> Vec<usize> {
     let all = survey.keys[0].len();
     // Of each pair, one before it in its group, or itself.

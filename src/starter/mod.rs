@@ -71,8 +71,8 @@ fn languages(files: &[PathBuf; 2]) -> [String; 2] {
 /// Surveys the text, holds out pairs for validation, and writes the configuration last.
 ///
 /// # Errors
-/// The text cannot be read, is not UTF-8, or its files differ in length; all pairs are too long, or too few different ones
-/// are there to hold any out; a file exists and may not be replaced, or cannot be written.
+/// The text cannot be read, is not UTF-8, or its files differ in length; all pairs are too long, or too few different
+/// ones are there to hold any out; a file exists and may not be replaced, or cannot be written.
 pub fn begin(request: &StarterRequest) -> Result<Starter> {
     let file = &request.file;
     let name = file.file_stem().and_then(|stem| stem.to_str());

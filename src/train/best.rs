@@ -256,8 +256,8 @@ mod tests {
 
     #[test]
     fn scores_near_0_are_told_apart_by_the_loss() {
-        let judge = Judge { metric: ValidMetric::Bleu, differ: &|_, _| true };
-        let of = |value, loss| Judged { value, loss, lines: vec![1], ..Judged::default() };
+        let judge = Judge { metric: ValidMetric::Bleu, differ: &|a, b| a != b };
+        let of = |value: f64, loss| Judged { value, loss, lines: vec![(10.0 * value) as u32], ..Judged::default() };
         assert_eq!(judge.choose(&[of(0.9, 5.0), of(0.0, 4.0), of(0.3, 4.5)], None), Some(1));
         assert_eq!(judge.choose(&[of(1.1, 5.0), of(0.0, 4.0)], None), Some(0));
     }

@@ -206,9 +206,8 @@ fn with_prefixes(lines: Vec<String>, input: &mut Input, (path, name, first): (&P
     Ok(window)
 }
 
-/// The texts of JSON lines, with the tag in front, and the constraints on their translations. A blank line has none, and
-/// is a blank line in the output. `first` is the number of
-/// the first line, which is from the file `name`.
+/// The texts of JSON lines, with the tag in front, and the constraints on their translations. A blank line has none,
+/// and is a blank line in the output. `first` is the number of the first line, which is from the file `name`.
 fn parse_json(lines: Vec<String>, tag: Option<&str>, (name, first): (&Path, usize)) -> Window {
     const HELP: &str =
         r#"each line is an object: {"text": "…"}, and if wanted "must": ["…"], "avoid": ["…"], "prefix": "…""#;

@@ -93,7 +93,8 @@ pub(super) type Forms = Vec<Vec<u32>>;
 type Joins<'a> = &'a dyn Fn(u32, u32) -> bool;
 
 /// How many tokens of phrases are found: for a phrase that occurs as whole words, the number of its longest form; for
-/// one whose beginning ends the tokens, that number without the missing tokens.
+/// one whose beginning ends the tokens, that number without the missing tokens, and without those of phrases that would
+/// occur no more if it went on.
 pub(super) fn tokens_found(phrases: &[Forms], tokens: &[u32], joins: Joins<'_>) -> usize {
     let longest = |forms: &Forms| forms.iter().map(Vec::len).max().unwrap();
     let may_begin = |start: usize| start == 0 || !joins(tokens[start - 1], tokens[start]);
@@ -102,19 +103,24 @@ pub(super) fn tokens_found(phrases: &[Forms], tokens: &[u32], joins: Joins<'_>) 
         let is_here = |form: &Vec<u32>| tokens[..*end].ends_with(form) && may_begin(end - form.len());
         forms.iter().any(is_here) && may_end(*end)
     };
-    let (mut whole, mut part) = (0, 0);
-    let mut seen: Vec<&Forms> = Vec::new();
-    for forms in phrases {
-        seen.push(forms);
-        let wanted = seen.iter().filter(|other| **other == forms).count();
-        if (1..=tokens.len()).filter(|end| occurs(forms, end)).count() >= wanted {
-            whole += longest(forms);
-            continue;
-        }
+    // Those that occur often enough before an end.
+    let found = |most: usize| -> Vec<bool> {
+        let wanted = |index: usize| phrases[..=index].iter().filter(|other| **other == phrases[index]).count();
+        let count = |forms: &Forms| (1..=most).filter(|end| occurs(forms, end)).count();
+        (0..phrases.len()).map(|index| count(&phrases[index]) >= wanted(index)).collect()
+    };
+    let (now, before) = (found(tokens.len()), found(tokens.len().saturating_sub(1)));
+    let of = |found: &[bool]| -> usize {
+        phrases.iter().zip(found).filter(|(_, found)| **found).map(|(forms, _)| longest(forms)).sum()
+    };
+    let (whole, lost) = (of(&now), of(&now) - of(&before));
+    let mut part = 0;
+    for (forms, _) in phrases.iter().zip(&now).filter(|(_, found)| !**found) {
         for form in forms {
             for begun in 1..form.len().min(tokens.len() + 1) {
                 if tokens.ends_with(&form[..begun]) && may_begin(tokens.len() - begun) {
-                    part = part.max(longest(forms).saturating_sub(form.len() - begun));
+                    let lost = if joins(form[begun - 1], form[begun]) { lost } else { 0 };
+                    part = part.max(longest(forms).saturating_sub(form.len() - begun + lost));
                 }
             }
         }

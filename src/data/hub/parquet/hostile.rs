@@ -60,7 +60,7 @@ fn a_description_that_would_take_memory_or_time_without_bound_is_refused() {
         of(structs(all))
     };
     // Groups of one row each, in the same page.
-    let shared = |count: usize| of_groups(&page(0, 5, 1, 0, &plain(b"a")), 0, 1, count);
+    let shared = |count: usize| of_groups(&page(0, 1004, 1, 0, &plain(&[b'a'; 1000])), 0, 1, count);
     let groups = |count: usize| {
         let all = (0..count).map(|_| Struct(Vec::new())).collect();
         file(b"", columns(), 0, all, Vec::new())

@@ -339,8 +339,8 @@ fn t5_model(keys: &mut Keys) -> ModelConfig {
     let is_possible = (4..=MOST_BUCKETS).contains(&buckets) && far > buckets / 2 && far <= MOST_POSITIONS;
     if !is_possible && !keys.is_bad("relative_attention_num_buckets") {
         let what = format!(
-            "{buckets} buckets for relative positions up to {far}: mt has 4 to {MOST_BUCKETS} buckets, and more than half as \
-             many positions, at most {MOST_POSITIONS}"
+            "{buckets} buckets for relative positions up to {far}: mt has 4 to {MOST_BUCKETS} buckets, and more than \
+             half as many positions, at most {MOST_POSITIONS}"
         );
         keys.problem(what, file);
     }

@@ -1,5 +1,5 @@
-//! The tokenizer of T5, MADLAD-400 and mT5: a SentencePiece model whose ids are its own. The embedding may have more rows
-//! than it has pieces: T5's sentinels (`<extra_id_0>`), and rows that round its size up.
+//! The tokenizer of T5, MADLAD-400 and mT5: a SentencePiece model whose ids are its own. The embedding may have more
+//! rows than it has pieces: T5's sentinels (`<extra_id_0>`), and rows that round its size up.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -135,8 +135,8 @@ impl Stored {
         Ok(values)
     }
 
-    /// What a parameter of T5 is multiplied by: its queries are not divided by √d_k later, as ours are, and if the output is
-    /// scaled, the norm before it can do that.
+    /// What a parameter of T5 is multiplied by: its queries are not divided by √d_k later, as ours are, and if the
+    /// output is scaled, the norm before it can do that.
     fn scale(&self, name: &str, config: &ModelConfig) -> Option<f32> {
         match self.architecture {
             Architecture::T5 if name.ends_with("_attn.q_proj.weight") => Some((config.d_k as f32).sqrt()),
