@@ -289,7 +289,7 @@ fn all_that_is_wrong_is_said_at_once() {
     marian::write(&project.path("opus"), |config, tensors| {
         config["normalize_before"] = true.into();
         config["decoder_attention_heads"] = 4.into();
-        config["activation_function"] = "gelu_new".into();
+        config["activation_function"] = "quick_gelu".into();
         config["layer_scale"] = json!(0.5);
         config["encoder_layerdrop"] = json!(0.2);
         config["bad_words_ids"] = json!([[1, 2]]);
