@@ -336,7 +336,7 @@ fn what_is_wrong_with_a_folder_is_said() {
         "an activation and tensors that mt lacks",
         Family::Mbart50,
         &|config, tensors| {
-            config["activation_function"] = "gelu_new".into();
+            config["activation_function"] = "quick_gelu".into();
             config["router_bias"] = true.into();
             tensors.clear();
         },
