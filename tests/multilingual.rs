@@ -362,7 +362,7 @@ fn what_is_wrong_with_a_folder_is_said() {
         let larger = |config: &mut Value, _: &mut Tensors| config["vocab_size"] = 60.into();
         wrong(what, Family::Nllb, &larger, &|| project.write("theirs/tokenizer_config.json", added.to_string()));
     }
-    wrong("T5", Family::Nllb, &|config, _| config["model_type"] = "t5".into(), &|| ());
+    wrong("BART", Family::Nllb, &|config, _| config["model_type"] = "bart".into(), &|| ());
     assert_transcript!(transcript);
     assert!(!project.path("model").exists());
 }

@@ -123,6 +123,7 @@ fn an_imported_model_is_fine_tuned() {
         "tune.toml",
         "[data]\ntrain = [{ source = \"train.en\", target = \"train.de\" }]\n\
          [train]\ninit = \"model\"\nmax_updates = 12\nlog_every = 1\nbatch_tokens = 300\n\
+         [valid]\nevery = 0\n\
          [train.schedule]\nkind = \"constant\"\nlearning_rate = 0.01\n",
     );
     succeeds(&project.mt(&["train", "--config", "tune.toml", "-q", "--run-dir", "runs/t"]));

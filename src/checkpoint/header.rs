@@ -50,7 +50,9 @@ pub(crate) fn read(file: &File, path: &Path) -> Result<Header> {
     if length > TENSOR_HEADER_BYTES || length > size - LENGTH_BYTES {
         let mut head = vec![0; size.min(1 << 12) as usize];
         file.read_exact_at(&mut head, 0).map_err(read_error)?;
-        let what = Signature::binary(&head).map(|other| other.to_string());
+        // One that was cut short is still such a file.
+        let is_other = |_: &Signature| !head.get(LENGTH_BYTES as usize..).is_some_and(|json| json.starts_with(b"{"));
+        let what = Signature::binary(&head).filter(is_other).map(|other| other.to_string());
         return Err(invalid(what.unwrap_or_else(|| format!("a header of {length} bytes in a file of {size}"))));
     }
     let mut json = vec![0; length as usize];
