@@ -75,6 +75,7 @@ fn attention(parameters: &Arc<Parameters>, mode: &Mode, cross: bool) -> Attentio
         d_v: D / HEADS,
         mask: Mask { keys: Arc::new(vec![LENGTH as u32; SENTENCES]), queries: None, causal: !cross },
         rotary: None,
+        relative: None,
         dropout: mode.dropout(0.1, 1),
         record: None,
     };
@@ -95,7 +96,7 @@ fn operations(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(ROWS as u64));
     for (name, implementation) in [("fused", Implementation::Fused), ("plain", Implementation::Reference)] {
         let mode = Mode { training: Some(1), implementation };
-        let norm = || Norm { both: parameters.param("norm").unwrap(), eps: 1e-5, kind: NormKind::Layer };
+        let norm = || Norm { parameters: parameters.param("norm").unwrap(), eps: 1e-5, kind: NormKind::Layer };
         let residual = || Residual { placement: NormPlacement::Post, norm: norm(), dropout: mode.dropout(0.1, 2) };
         let mut both = |operation: &str, forward: &dyn Fn() -> Tensor| {
             group.bench_function(BenchmarkId::new(operation, name), |b| {
@@ -110,7 +111,8 @@ fn operations(criterion: &mut Criterion) {
         });
         both("feed-forward", &|| {
             let (fc1, fc2) = (projection(&parameters, "fc1"), projection(&parameters, "fc2"));
-            let inner = FeedForward { fc1, fc2, activation: Activation::Relu, dropout: mode.dropout(0.1, 3) };
+            let inner =
+                FeedForward { fc1, fc2, activation: Activation::Relu, gated: false, dropout: mode.dropout(0.1, 3) };
             sublayer::run(inner, residual(), &x, None, &mode).unwrap()
         });
         both("norm", &|| norm::run(&x, &norm(), &mode).unwrap());

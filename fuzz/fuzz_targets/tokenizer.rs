@@ -9,7 +9,8 @@ fuzz_target!(|input: (&[u8], &str)| {
     let (bytes, line) = input;
     let with_ids = |bytes: &[u8]| {
         let vocabulary = serde_json::json!(["</s>", "<unk>", "▁a", "a", ">>b<<", "<pad>"]);
-        let ids = OwnIds { vocabulary, special: [5, 5, 0, 1], forbidden: vec![5], language_tags: true };
+        let ids =
+            OwnIds { vocabulary, special: [5, 5, 0, 1], forbidden: vec![5], language_tags: true, tags_in_text: false };
         Tokenizer::from_sentencepiece(bytes, ids)
     };
     for tokenizer in [Tokenizer::from_bytes(bytes.to_vec()), with_ids(bytes)].into_iter().flatten() {
