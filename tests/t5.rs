@@ -4,7 +4,7 @@
 mod common;
 
 use common::marian::{self, Tensors, WORDS};
-use common::project::{Project, fails, stdout, succeeds};
+use common::project::{Project, fails, stderr, stdout, succeeds};
 use serde_json::{Value, json};
 
 const D: usize = 16;
@@ -113,7 +113,7 @@ fn scores_and_translations_are_those_of_transformers() {
     }
 }
 
-/// The same in training: a step of fine-tuning lowers the loss, in every parameter that there is.
+/// Also in training: fine-tuning lowers the loss.
 #[test]
 fn an_imported_model_is_fine_tuned() {
     let project = Project::new();
@@ -130,6 +130,51 @@ fn an_imported_model_is_fine_tuned() {
     let losses: Vec<f64> =
         project.logged("runs/t", "train").iter().filter_map(|entry| entry["loss"].as_f64()).collect();
     assert!(losses.last().unwrap() + 0.5 < losses[0], "{losses:?}");
+}
+
+/// mT5 divides nothing, even where `transformers` says that its matrices are tied.
+#[test]
+fn multilingual_models_scale_nothing() {
+    let project = Project::new();
+    let norm = |model: &str| {
+        let file = project.path(&format!("{model}/model.safetensors"));
+        let tensors = candle_core::safetensors::load(file, &candle_core::Device::Cpu).unwrap();
+        tensors["decoder.norm.weight"].to_vec1::<f32>().unwrap()[0]
+    };
+    for (name, kind) in [("one", "t5"), ("many", "mt5")] {
+        write(&project, name, false, true, |config, _| config["model_type"] = json!(kind));
+        succeeds(&project.mt(&["import", name, "--out", &format!("{name}-model")]));
+    }
+    let (one, many) = (norm("one-model"), norm("many-model"));
+    assert!((one * 4.0 - many).abs() < 1e-6, "{one} {many}");
+}
+
+/// MADLAD-400's tags: `--to`, what a line begins with, and what is never in a translation.
+#[test]
+fn tags_in_the_text_select_a_language() {
+    let project = Project::new();
+    write(&project, "theirs", true, false, |_, _| ());
+    let words: Vec<&str> = WORDS.iter().copied().take(8).chain(["<2de>", "<2fr>"]).collect();
+    std::fs::write(project.path("theirs/spiece.model"), marian::sentencepiece(&words)).unwrap();
+    succeeds(&project.mt(&["import", "theirs", "--out", "model"]));
+    let translate = |args: &[&str]| {
+        let common = ["translate", "-q", "--json", "--model", "model", "--max-length", "6"];
+        answers(&project, &[&common[..], args].concat()).remove(0)
+    };
+    let scores = |args: &[&str]| translate(args)["token_log_probs"].clone();
+    assert_eq!(scores(&["--to", "de", "the cat"]), scores(&["<2de> the cat"]));
+    assert_ne!(scores(&["--to", "de", "the cat"]), scores(&["--to", "fr", "the cat"]));
+    let found = translate(&["--beam", "1", "--n-best", "1", "<2de> the cat"]);
+    let tokens = found["tokens"].as_array().unwrap();
+    assert!(tokens.iter().all(|token| !token.as_str().unwrap().starts_with("<2")), "{found}");
+    let warned = |line: &str| {
+        let output = project.mt(&["translate", "--model", "model", "--max-length", "6", line]);
+        succeeds(&output);
+        stderr(&output)
+    };
+    assert!(!warned("<2de> the cat").contains("tag"), "{}", warned("<2de> the cat"));
+    assert!(warned("the cat").contains("tag"));
+    fails(&project.mt(&["translate", "--model", "model", "--to", "it", "the cat"]), 2, &["no language it"]);
 }
 
 #[test]

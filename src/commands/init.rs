@@ -45,7 +45,7 @@ pub(super) fn run(args: &InitArgs, common: &Common) -> Result<()> {
              text first",
             grouped(recipe.left_out),
             grouped(train_pairs),
-            recipe.max_length
+            grouped(recipe.max_length)
         ));
     }
     let text = folder.map(|folder| format!(", in {}", shown_path(&folder))).unwrap_or_default();

@@ -17,6 +17,9 @@ use crate::ops::params::{Entry, ParameterLayout};
 use crate::train::optimizer::Training;
 use crate::train::{InitLayers, LowRankConfig, PROJECTIONS, ScheduleConfig, ValidMetric};
 
+/// Heads times positions: translation makes a table of relative positions four times as large.
+const RELATIVE_NUMBERS: usize = 1 << 24;
+
 /// Computes missing keys and checks conditions on several keys. `root` is the absolute `data.root`.
 ///
 /// # Errors
@@ -318,10 +321,19 @@ impl Together<'_> {
                 self.add(&[&format!("model.{key}"), "model.positions"], Error::usage(what).help(help));
             }
         }
+        if model.positions == PositionKind::Relative && model.heads.saturating_mul(model.max_length) > RELATIVE_NUMBERS
+        {
+            let (heads, length) = (model.heads, model.max_length);
+            let what = format!(
+                "relative positions need a table of `model.heads` = {heads} times `model.max_length` = {length} numbers"
+            );
+            let help = format!("lower one of them: their product may be {RELATIVE_NUMBERS}");
+            self.add(&["model.max_length", "model.heads"], Error::usage(what).help(help));
+        }
         if far <= buckets / 2 {
             let what = format!(
                 "`model.relative_distance` = {far} must be more than half of `model.relative_buckets` = {buckets}, \
-                 each of which has one distance"
+                 half of which have one distance each"
             );
             let help = format!("set `relative_distance` to more than {}, or lower `relative_buckets`", buckets / 2);
             self.add(&["model.relative_buckets", "model.relative_distance"], Error::usage(what).help(help));

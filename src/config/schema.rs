@@ -141,7 +141,7 @@ const MODEL: &[Key] = &[
     key("decoder_layers", LAYERS).decides(SHAPE),
     key("norm", Kind::Choice(NormPlacement::NAMES)).decides(SHAPE),
     key("final_norm", Kind::Boolean).decides(SHAPE),
-    key("norm_kind", Kind::Choice(NormKind::NAMES)).decides(FUNCTION),
+    key("norm_kind", Kind::Choice(NormKind::NAMES)).decides(SHAPE),
     key("norm_eps", EPSILON).decides(FUNCTION),
     key("positions", Kind::Choice(PositionKind::NAMES)).decides(SHAPE),
     key("sinusoid", Kind::Choice(Sinusoid::NAMES)).decides(FUNCTION),

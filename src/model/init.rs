@@ -48,7 +48,8 @@ enum Draw {
     Normal(f64),
 }
 
-/// Fills all parameters as the configuration says.
+/// Fills all parameters as the configuration says. Tables of relative positions [buckets, H] are drawn as embeddings of
+/// H numbers are.
 ///
 /// Every parameter has its own random stream, named after it, so that a value depends only on the seed and the name.
 pub fn initialise(config: &ModelConfig, parameters: &Parameters, vocabulary: Vocabulary, seed: u64) -> Result<()> {

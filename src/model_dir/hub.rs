@@ -41,7 +41,7 @@ pub fn advised(error: Error, missing: &Path) -> Error {
     match missing.to_str().and_then(Repo::perhaps) {
         // In a configuration.
         Some(repo) if repo.kind == RepoKind::Model && missing.is_absolute() => {
-            error.more_help(&format!("for a model of the hub, import it first: mt import hf:{} --out DIR", repo.name))
+            error.more_help(&format!("if {0} is a model of the hub, import it: mt import hf:{0} --out DIR", repo.name))
         }
         Some(repo) if repo.kind == RepoKind::Model => {
             error.more_help(&format!("for a model of the hub, write hf:{}", repo.name))

@@ -31,8 +31,9 @@ pub(super) fn choose(corpus: &Corpus, survey: &Survey, seed: u64) -> Result<Vec<
         return Err(Error::failure(what).at(corpus.source().path()).help(help));
     }
     if survey.keys[0] == survey.keys[1] {
-        let help = "name the text of the other language as the second file";
-        return Err(Error::failure("both files have the same text").at(corpus.source().path()).help(help));
+        let help = "name the text of the other language as the second file, or other text with --valid SOURCE TARGET";
+        let what = "both files have the same text, apart from case and punctuation";
+        return Err(Error::failure(what).at(corpus.source().path()).help(help));
     }
     let order = Permutation::new(all as u64, rng::key(seed, "held out", &[]));
     let candidates = (0..all).map(|index| order.get(index as u64) as usize);

@@ -137,6 +137,8 @@ const fn tier(
 
 /// Lengths of which `data.max_length` is one, in pieces. The last one leaves room for the end of the sentence.
 const LENGTHS: [usize; 8] = [100, 150, 200, 256, 400, 600, 800, 1000];
+/// The smallest vocabulary of scripts in which characters are many: else most of them would be split into bytes.
+const MANY_CHARACTERS: usize = 4000;
 /// Validations until the last update.
 const VALIDATIONS: usize = 32;
 
@@ -146,6 +148,7 @@ impl Recipe {
         let tier = TIERS.iter().find(|tier| survey.pairs < tier.pairs).unwrap_or(&TIERS[TIERS.len() - 1]);
         let shape = tier.shapes[usize::from(machine.has_gpu)];
         let [source, target] = &survey.sides;
+        let has_many_characters = survey.sides.iter().any(|side| side.is_without_spaces());
         let pieces = |words: f64| words * tier.pieces_per_word;
         let needed = pieces(survey.length_of(0.99) as f64);
         let most = LENGTHS[LENGTHS.len() - 1];
@@ -154,7 +157,7 @@ impl Recipe {
         // An update takes no pair twice, and the last one of an epoch is not full.
         let updates_of_epoch = (tokens / (shape.batch_tokens * shape.accumulate) as f64).ceil().max(1.0);
         Self {
-            vocab_size: tier.vocab_size,
+            vocab_size: tier.vocab_size.max(if has_many_characters { MANY_CHARACTERS } else { 0 }),
             joint: source.script() == target.script(),
             keeps_wide_marks: target.is_without_spaces() && target.wide_marks > 0,
             tokenize: target.is_without_spaces().then(|| if target.is_chinese() { "zh" } else { "char" }),

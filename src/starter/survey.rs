@@ -120,10 +120,11 @@ impl Survey {
             .count()
     }
 
-    /// Pairs of which a side has more words.
+    /// Pairs of which a side has more words, about: held-out pairs are not counted.
     pub(super) fn longer_than(&self, words: f64) -> usize {
         let longer = self.lengths.iter().enumerate().filter(|(length, _)| *length as f64 > words);
-        longer.map(|(_, pairs)| pairs).sum()
+        let (longer, all) = (longer.map(|(_, pairs)| pairs).sum::<usize>(), self.lengths.iter().sum::<usize>());
+        (longer as f64 * self.pairs as f64 / all.max(1) as f64).round() as usize
     }
 
     /// Words of a target line.

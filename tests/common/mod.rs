@@ -163,6 +163,7 @@ pub fn every_option() -> Vec<ModelConfig> {
         ModelConfig { d_ff: 37, output_bias: true, output_padding: false, activation: Activation::Gelu, ..pre.clone() },
         ModelConfig { positions: PositionKind::Rotary, sinusoid: Sinusoid::Halves, ..pre.clone() },
         ModelConfig { embedding_norm: true, positions: PositionKind::Learned, ..pre.clone() },
+        ModelConfig { tie: Tie::Embeddings, ..pre.clone() },
         // As T5 1.1; buckets so few that some have several distances.
         ModelConfig {
             norm_kind: NormKind::Rms,

@@ -336,7 +336,7 @@ fn stack(parameters: &ParameterLayout, part: &str, layers: usize) -> String {
         let lengths = parameters.entries().iter().filter(|e| e.name.starts_with(&prefix)).map(Entry::len);
         lengths.fold(0, usize::saturating_add)
     };
-    let others = ["positions", "norm"].map(|inner| (inner, count(inner)));
+    let others = ["positions", "relative_positions", "embedding_norm", "norm"].map(|inner| (inner, count(inner)));
     let others = others.iter().filter(|(_, count)| *count > 0);
     let others: String = others.map(|(inner, count)| format!(", {inner} {}", grouped(*count))).collect();
     let plural = if layers == 1 { "" } else { "s" };

@@ -145,7 +145,11 @@ impl Obstacles {
         obstacles.unless(!gated, "model.gated", "its feed-forward layers have two projections");
         obstacles.unless(*feed_forward_bias, "model.feed_forward_bias", "its feed-forward layers have biases");
         let is_expressed = *tie != Tie::Embeddings;
-        obstacles.unless(is_expressed, "model.tie", "what shares the embeddings is the output projection, too");
+        obstacles.unless(
+            is_expressed,
+            "model.tie",
+            "where source and target share a matrix, its output projection has it, too",
+        );
         if let Some(key) = uneven_width(config) {
             obstacles.add(key, "its heads share d_model evenly");
         }

@@ -103,7 +103,7 @@ impl Footer {
         // Each has bytes of its own: else a few bytes could be read again and again.
         let of_column = |column: usize| groups.iter().map(move |group| group.column(column).compressed_size() as u64);
         if (0..2).any(|column| of_column(column).fold(0, u64::saturating_add) > self.file_length) {
-            return Err(wrong("its row groups have the same bytes"));
+            return Err(wrong("its row groups overlap"));
         }
         Ok(groups)
     }

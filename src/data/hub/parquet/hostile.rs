@@ -86,7 +86,7 @@ fn a_description_that_would_take_memory_or_time_without_bound_is_refused() {
         (file(b"", columns(), 1 << 40, Vec::new(), Vec::new()), "other rows than the file"),
         (groups(limits::PARQUET_GROUPS + 1), "65537 row groups, more than 65536"),
         (groups(limits::PARQUET_GROUPS), "a row group is not whole"),
-        (shared(20), "row groups have the same bytes"),
+        (shared(20), "row groups overlap"),
         (b"PAR1\xFF\xFF\xFF\x7FPAR1".to_vec(), "more than 33554432"),
         (b"PAR1\x00\x01\x00\x00PAR1".to_vec(), "longer than the file"),
         (b"PAR1".to_vec(), "too short"),

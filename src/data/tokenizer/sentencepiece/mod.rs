@@ -12,7 +12,8 @@
 //! `vocabulary`, a table or a list, gives the ids of the pieces if they are not the model's own (Marian's are not; a
 //! piece without one is unknown); `appended` lists the special tokens after them. `special` need not name all four;
 //! `forbidden` are the ids that a translation never has, by default padding, beginning and unknown. With
-//! `language_tags` a `>>fra<<` at the beginning of a line is a piece.
+//! `language_tags` a `>>fra<<` at the beginning of a line is a piece; with `tags_in_text` a `<2fr>` there selects a
+//! language.
 
 mod decode;
 mod library;
@@ -389,7 +390,7 @@ impl Engine for SentencePiece {
     }
 
     fn language_tag<'t>(&self, line: &'t str) -> Option<&'t str> {
-        self.split_tag(line).0
+        self.tag_of(line)
     }
 
     fn forbidden(&self) -> Vec<u32> {

@@ -14,7 +14,15 @@ impl SentencePiece {
         self.vocabulary.pieces.iter().map(AsRef::as_ref).filter(is_tag).collect()
     }
 
-    /// The tag that a line begins with, if this tokenizer knows of tags, and the rest of the line.
+    /// The tag that a line begins with, known or not, if this tokenizer knows of tags.
+    pub(super) fn tag_of<'t>(&self, line: &'t str) -> Option<&'t str> {
+        if self.stored.tags_in_text && line.starts_with("<2") {
+            return line.get(..=line.find('>')?).filter(|tag| is_text_tag(tag));
+        }
+        self.split_tag(line).0
+    }
+
+    /// The tag that is a piece of its own at the beginning of a line, and the rest of the line.
     pub(super) fn split_tag<'t>(&self, line: &'t str) -> (Option<&'t str>, &'t str) {
         if !self.stored.language_tags || !line.starts_with(">>") {
             return (None, line);

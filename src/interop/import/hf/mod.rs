@@ -1,4 +1,4 @@
-//! Folders of Hugging Face `transformers` with translation models that descend from BART: `config.json`,
+//! Folders of Hugging Face `transformers` with translation models that descend from BART or T5: `config.json`,
 //! `generation_config.json`, the weights (`model.safetensors`, or the files that `model.safetensors.index.json` lists),
 //! and subwords.
 //!

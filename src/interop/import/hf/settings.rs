@@ -18,6 +18,9 @@ use crate::model::{Activation, ModelConfig, NormKind, NormPlacement, PositionKin
 /// More positions than any such model has; the limit matters because a row of sines is computed for each.
 const MOST_POSITIONS: usize = 1 << 16;
 
+/// More heads than any T5 model has: a table of all distances is made for each.
+const MOST_HEADS: usize = 1024;
+
 /// More buckets of relative positions than any such model has; `[model]` allows no more.
 const MOST_BUCKETS: usize = 1024;
 
@@ -64,7 +67,9 @@ impl Settings {
         if is_shared && source != target && !keys.is_bad("vocab_size") && !keys.is_bad("decoder_vocab_size") {
             keys.problem(format!("one embedding for vocabularies of {source} and {target} pieces"), config.0);
         }
-        let scales_output = architecture == Architecture::T5 && {
+        // mT5 never does, whatever it says.
+        let is_t5 = keys.find("model_type").is_none_or(|(name, _)| name == "t5");
+        let scales_output = architecture == Architecture::T5 && is_t5 && {
             let is_tied = keys.flag("tie_word_embeddings", true);
             keys.flag("scale_decoder_outputs", is_tied)
         };
@@ -283,7 +288,8 @@ const T5_POSITIONS: usize = 1024;
 /// The model of a T5 configuration, whose keys have names of their own.
 fn t5_model(keys: &mut Keys) -> ModelConfig {
     // These follow from `feed_forward_proj`, or have no effect.
-    keys.known.extend(["dense_act_fn", "is_gated_act", "initializer_factor", "n_positions", "decoder_layers"]);
+    let others = ["initializer_factor", "n_positions", "tie_word_embeddings", "scale_decoder_outputs"];
+    keys.known.extend(["dense_act_fn", "is_gated_act"].into_iter().chain(others));
     let name = keys.value("feed_forward_proj", Some("relu".to_owned()), "text", |v| Some(v.as_str()?.to_owned()));
     let (gated, activation) = match name.strip_prefix("gated-") {
         // So `transformers` reads it.
@@ -327,6 +333,9 @@ fn t5_model(keys: &mut Keys) -> ModelConfig {
         ("num_layers", layers),
         ("num_decoder_layers", model.decoder_layers),
     ];
+    if model.heads > MOST_HEADS {
+        keys.problem(format!("{} heads, and mt has at most {MOST_HEADS} here", model.heads), file);
+    }
     for (name, _) in sizes.into_iter().filter(|(_, size)| *size == 0) {
         if !keys.is_bad(name) {
             keys.problem(format!("`{name}` is 0"), file);

@@ -45,11 +45,13 @@ pub(super) fn read_tokenizers(directory: &Path, settings: &Settings) -> Result<T
         return Err(Error::failure("two of its pieces have the same name").at(&file));
     }
     let spare = pieces as u32..size as u32;
+    let tags: Vec<u32> = (0..pieces as u32).filter(|id| model.piece(*id).is_some_and(is_text_tag)).collect();
+    let (pad, start, end, unk) = (settings.pad, settings.start, settings.eos, model.unk_id());
     let ids = OwnIds {
-        special: [settings.pad, settings.start, settings.eos, model.unk_id()],
-        forbidden: settings.forbidden.iter().copied().chain([settings.start, model.unk_id()]).chain(spare).collect(),
+        special: [pad, start, end, unk],
         language_tags: false,
-        tags_in_text: (0..pieces as u32).filter_map(|id| model.piece(id)).any(is_text_tag),
+        tags_in_text: !tags.is_empty(),
+        forbidden: settings.forbidden.iter().copied().chain([start, unk]).chain(tags).chain(spare).collect(),
         vocabulary: Value::Object(vocabulary),
     };
     let tokenizer = Arc::new(Tokenizer::from_sentencepiece(&bytes, ids).map_err(|error| error.at(&file))?);
