@@ -17,23 +17,16 @@ fn imported(family: Family) -> Project {
     project
 }
 
-/// The lines of JSON that a command prints.
-fn answers(project: &Project, args: &[&str]) -> Vec<Value> {
-    let output = project.mt(args);
-    succeeds(&output);
-    stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
 #[test]
 fn every_family_translates_between_its_languages() {
     for family in Family::ALL {
         let project = imported(family);
         let [english, german, french] = family.languages();
-        let info = &answers(&project, &["info", "model", "--json"])[0];
+        let info = &project.answers(&["info", "model", "--json"])[0];
         assert_eq!(info["history"]["languages"], family.languages().join(" "));
         let translate = |model: &str, from: &str, to: &str, text: &str| {
             let args = ["translate", "-q", "--json", "--model", model, "--from", from, "--to", to, "--max-length", "8"];
-            answers(&project, &[&args[..], &[text]].concat()).remove(0)
+            project.answers(&[&args[..], &[text]].concat()).remove(0)
         };
         let found = translate("model", english, german, "the cat");
         // The language is the first token, is certain, and is not in the text.
@@ -51,7 +44,7 @@ fn every_family_translates_between_its_languages() {
         );
         for search in [&["--n-best", "2"][..], &["--sample", "2"], &["--beam", "1"]] {
             let args = ["translate", "-q", "--json", "--model", "model", "--from", english, "--to", german, "a dog"];
-            let found = &answers(&project, &[&args[..], &["--max-length", "5"], search].concat())[0];
+            let found = &project.answers(&[&args[..], &["--max-length", "5"], search].concat())[0];
             assert_eq!((&found["tokens"][0], &found["token_log_probs"][0]), (&json!(family.pieces()[1]), &json!(0.0)));
         }
         // Given translations: the language is certain, and is no token of the perplexity.
@@ -60,12 +53,12 @@ fn every_family_translates_between_its_languages() {
         project.write("target", format!("{text}\n"));
         let languages = ["--from", english, "--to", german];
         let args = ["score", "-q", "--json", "--model", "model", "--src", "source", "--tgt", "target"];
-        let scored = &answers(&project, &[&args[..], &languages].concat())[0];
+        let scored = &project.answers(&[&args[..], &languages].concat())[0];
         assert_eq!(scored["token_log_probs"][0], 0.0);
         assert_eq!(scored["tokens"][0], family.pieces()[1]);
         let tokens = scored["tokens"].as_array().unwrap().len();
         let args = ["eval", "-q", "--json", "--ppl", "--model", "model", "--src", "source", "--ref", "target"];
-        let ppl = &answers(&project, &[&args[..], &languages].concat())[0]["ppl"];
+        let ppl = &project.answers(&[&args[..], &languages].concat())[0]["ppl"];
         assert_eq!(ppl["tokens"], tokens);
         let mean = -scored["log_prob"].as_f64().unwrap() / tokens as f64;
         assert!((ppl["score"].as_f64().unwrap().ln() - mean).abs() < 1e-4, "{ppl} {scored}");
@@ -76,7 +69,7 @@ fn every_family_translates_between_its_languages() {
         // Models that translate together.
         let args =
             ["translate", "-q", "--json", "--model", "model", "--model", "model", "--max-length", "8", "the cat"];
-        assert_eq!(answers(&project, &[&args[..], &languages].concat())[0]["tokens"], found["tokens"]);
+        assert_eq!(project.answers(&[&args[..], &languages].concat())[0]["tokens"], found["tokens"]);
         // Exported and imported again, it is the same.
         succeeds(&project.mt(&["export", "model", "--format", "hf", "--out", "again"]));
         succeeds(&project.mt(&["import", "again", "--out", "model2"]));
@@ -131,7 +124,7 @@ fn models_with_tags_have_languages_too() {
     succeeds(&project.mt(&[&args[..], &sets(&tags), &sets(&[tagged, valid])].concat()));
     let translate = |more: &[&str]| {
         let args = ["translate", "-q", "--json", "--model", "tagged", "the cat", "--max-length", "4"];
-        answers(&project, &[&args[..], more].concat()).remove(0)
+        project.answers(&[&args[..], more].concat()).remove(0)
     };
     assert_eq!(translate(&["--to", "de"]), translate(&["--tag", "<2de>"]));
     assert_ne!(translate(&["--to", "fr"])["log_prob"], translate(&["--to", "de"])["log_prob"]);
@@ -150,7 +143,7 @@ fn models_with_tags_have_languages_too() {
     assert_ne!(log_prob(&["<2fr> the cat"]), log_prob(&["the cat"]));
     let ppl = |more: &[&str]| {
         let args = ["eval", "-q", "--json", "--ppl", "--model", "default"];
-        answers(&project, &[&args[..], more].concat()).remove(0)["ppl"]["score"].clone()
+        project.answers(&[&args[..], more].concat()).remove(0)["ppl"]["score"].clone()
     };
     let [own, french] = ["<2de>", "<2fr>"].map(|tag| ppl(&["--src", "valid.en", "--ref", "valid.de", "--tag", tag]));
     assert_ne!(own, french);
@@ -158,7 +151,7 @@ fn models_with_tags_have_languages_too() {
     // The tag is no part of what was scored.
     project.write("source", "the cat\n");
     let args = ["score", "-q", "--json", "--model", "tagged", "--src", "source", "--tgt", "source", "--to", "de"];
-    assert_eq!(answers(&project, &args)[0]["source"], "the cat");
+    assert_eq!(project.answers(&args)[0]["source"], "the cat");
     let args = ["train", "--config", "small.toml", "-q", "--run-dir", "arrows"];
     succeeds(&project.mt(&[&args[..], &sets(&["tokenizer.tags=[\">>de<<\"]", "train.max_updates=2"])].concat()));
     let mut transcript = Transcript::new(&project);
@@ -229,10 +222,10 @@ fn corpora_state_the_languages_of_fine_tuning() {
     assert!(validations.iter().all(|entry| !entry["samples"].to_string().contains("Latn")), "{validations:?}");
     // The run translates between the languages that it was validated with.
     let args = ["translate", "-q", "--json", "--model", "runs/tune", "the cat", "--max-length", "5"];
-    let found = answers(&project, &args).remove(0);
+    let found = project.answers(&args).remove(0);
     assert_eq!(found["tokens"][0], "deu_Latn");
     let given = ["--from", "eng_Latn", "--to", "deu_Latn"];
-    assert_eq!(answers(&project, &[&args[..], &given].concat())[0], found);
+    assert_eq!(project.answers(&[&args[..], &given].concat())[0], found);
     let args = ["eval", "-q", "--bleu", "--model", "runs/tune", "--src", "valid.en", "--ref", "valid.de"];
     succeeds(&project.mt(&args));
     // A run that was resumed reads the same text.
@@ -375,7 +368,7 @@ fn a_language_after_the_end_is_kept() {
     succeeds(&project.mt(&["import", "theirs", "--out", "legacy"]));
     let translate = |model: &str| {
         let args = ["translate", "-q", "--json", "--model", model, "--from", "eng_Latn", "--to", "deu_Latn", "the cat"];
-        answers(&project, &[&args[..], &["--max-length", "6", "--alignment"]].concat()).remove(0)
+        project.answers(&[&args[..], &["--max-length", "6", "--alignment"]].concat()).remove(0)
     };
     assert_ne!(translate("legacy")["log_prob"], translate("model")["log_prob"]);
     succeeds(&project.mt(&["export", "legacy", "--format", "hf", "--out", "again"]));
@@ -419,7 +412,7 @@ fn parts_of_a_line_have_its_languages() {
         "--max-length",
         "4",
     ];
-    let found = answers(&project, &[&args[..], &["--alignment", &line]].concat()).remove(0);
+    let found = project.answers(&[&args[..], &["--alignment", &line]].concat()).remove(0);
     let tokens: Vec<&str> = found["tokens"].as_array().unwrap().iter().map(|token| token.as_str().unwrap()).collect();
     // Each part has the language and three tokens: the later ones are without the language.
     let joints: Vec<usize> = serde_json::from_value(found["joints"].clone()).unwrap();
@@ -431,7 +424,7 @@ fn parts_of_a_line_have_its_languages() {
     assert!(!sources.is_empty() && sources.iter().all(|word| *word < words), "{sources:?}");
     // A language that the line names is a word of it.
     let aligned = |line: &str| {
-        let found = answers(&project, &[&args[..], &["--alignment", line]].concat()).remove(0);
+        let found = project.answers(&[&args[..], &["--alignment", line]].concat()).remove(0);
         let pairs = found["alignment"].as_str().unwrap().split_whitespace();
         pairs.map(|pair| pair.split_once('-').unwrap().0.parse().unwrap()).collect::<Vec<usize>>()
     };
@@ -465,7 +458,7 @@ fn what_text_does_not_need_can_be_removed() {
         // A tag is as good as a code.
         let languages = format!("{english},>>{german}<<");
         let args = ["trim", "model", "--json", "--keep-vocabulary-of", "text.en", "text.de", "--out", "small"];
-        let report = &answers(&project, &[&args[..], &["--keep-languages", &languages]].concat())[0];
+        let report = &project.answers(&[&args[..], &["--keep-languages", &languages]].concat())[0];
         // Four words are left of ten, all letters, and ▁a, which is one; no row is left that no piece has.
         let spare = if family == Family::M2m100 { 8 } else { 0 };
         assert_eq!(report["pieces"].as_u64().unwrap() + 5 + 1 + spare, report["pieces_before"].as_u64().unwrap());
@@ -475,7 +468,7 @@ fn what_text_does_not_need_can_be_removed() {
         let score = |model: &str| {
             let args =
                 ["score", "-q", "--json", "--src", "source", "--tgt", "target", "--from", english, "--to", german];
-            answers(&project, &[&args[..], &["--model", model]].concat())
+            project.answers(&[&args[..], &["--model", model]].concat())
         };
         for (before, after) in score("model").iter().zip(&score("small")) {
             assert_eq!(before["tokens"], after["tokens"]);

@@ -4,7 +4,7 @@
 mod common;
 
 use common::marian::{self, Tensors, WORDS};
-use common::project::{Project, fails, stderr, stdout, succeeds};
+use common::project::{Project, fails, stderr, succeeds};
 use serde_json::{Value, json};
 
 const D: usize = 16;
@@ -67,13 +67,6 @@ fn write(project: &Project, name: &str, gated: bool, tied: bool, change: impl Fn
     marian::save(&folder, &config, &tensors);
 }
 
-/// The lines of JSON that a command prints.
-fn answers(project: &Project, args: &[&str]) -> Vec<Value> {
-    let output = project.mt(args);
-    succeeds(&output);
-    stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
 /// T5 1.1, with a gate and an output projection of its own, and T5 1.0, which divides the states before the output.
 #[test]
 fn scores_and_translations_are_those_of_transformers() {
@@ -96,7 +89,7 @@ fn scores_and_translations_are_those_of_transformers() {
         let model = format!("{name}-model");
         succeeds(&project.mt(&["import", name, "--out", &model]));
         let found =
-            &answers(&project, &["score", "-q", "--json", "--model", &model, "--src", "source", "--tgt", "target"])[0];
+            &project.answers(&["score", "-q", "--json", "--model", &model, "--src", "source", "--tgt", "target"])[0];
         let found: Vec<f64> =
             found["token_log_probs"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
         assert_eq!(found.len(), expected.len());
@@ -105,7 +98,7 @@ fn scores_and_translations_are_those_of_transformers() {
         }
         let args =
             ["translate", "-q", "--json", "--model", &model, "--beam", "1", "--max-length", "8", "--input", "source"];
-        let tokens = answers(&project, &args)[0]["tokens"].clone();
+        let tokens = project.answers(&args)[0]["tokens"].clone();
         let characters: Vec<String> = "▁abcdefghijklmnopqrstuvwxyzäöüKHST".chars().map(String::from).collect();
         let piece =
             |id: usize| WORDS.get(id - 3).map_or_else(|| characters[id - 13].clone(), |word| (*word).to_owned());
@@ -159,7 +152,7 @@ fn tags_in_the_text_select_a_language() {
     succeeds(&project.mt(&["import", "theirs", "--out", "model"]));
     let translate = |args: &[&str]| {
         let common = ["translate", "-q", "--json", "--model", "model", "--max-length", "6"];
-        answers(&project, &[&common[..], args].concat()).remove(0)
+        project.answers(&[&common[..], args].concat()).remove(0)
     };
     let scores = |args: &[&str]| translate(args)["token_log_probs"].clone();
     assert_eq!(scores(&["--to", "de", "the cat"]), scores(&["<2de> the cat"]));

@@ -77,6 +77,13 @@ impl Project {
         path
     }
 
+    /// The lines of JSON that a command prints.
+    pub fn answers(&self, args: &[&str]) -> Vec<Value> {
+        let output = self.mt(args);
+        succeeds(&output);
+        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
     /// The entries of a run's log.
     pub fn log(&self, run: &str) -> Vec<Value> {
         let text = std::fs::read_to_string(self.path(run).join("log.jsonl")).unwrap();

@@ -142,8 +142,12 @@ impl Obstacles {
         } = config;
         let mut obstacles = Self { format, found: Vec::new() };
         obstacles.unless(*norm_kind == NormKind::Layer, "model.norm_kind", "it divides by √(σ² + ε)");
-        obstacles.unless(!gated, "model.gated", "its feed-forward layers have two projections");
-        obstacles.unless(*feed_forward_bias, "model.feed_forward_bias", "its feed-forward layers have biases");
+        obstacles.unless(!gated, "model.gated", "mt writes feed-forward layers of two projections there");
+        obstacles.unless(
+            *feed_forward_bias,
+            "model.feed_forward_bias",
+            "mt writes feed-forward layers with biases there",
+        );
         let is_expressed = *tie != Tie::Embeddings;
         obstacles.unless(
             is_expressed,
