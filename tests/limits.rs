@@ -296,9 +296,10 @@ fn configurations_and_logs() {
     let keys: String = (0..300_000).map(|index| format!("u{index} = 1\n")).collect();
     let sets = "{source=\"valid.en\",target=\"valid.de\"},".repeat(60_000);
     let sets = common::project::CONFIG.replace("\ntest = ", &format!("\nmonitor = [{sets}]\ntest = "));
+    let unknown = common::project::CONFIG.replace(common::project::PRECISION, &format!("[runtime]\n{keys}"));
     let nested = format!("a = {}{}\n", "[".repeat(100_000), "]".repeat(100_000));
     for (what, text, words) in [
-        ("300,000 unknown keys", common::project::CONFIG.to_owned() + "[runtime]\n" + &keys, "u0"),
+        ("300,000 unknown keys", unknown, "u0"),
         ("60,000 monitored sets", sets, "`data.monitor` has 60000 sets"),
         ("lists 100,000 deep", nested, "bad.toml"),
         ("a configuration of 8 MB", format!("a = \"{}\"\n", "a".repeat(8 << 20)), "bad.toml"),

@@ -10,9 +10,11 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use common::project::{
-    CONFIG, Project, Running, fails, file, floats, send, sets, stderr, stdout, succeeds, wait_for_log,
+    CONFIG, PRECISION, Project, Running, fails, file, floats, send, sets, stderr, stdout, succeeds, wait_for_log,
 };
+use common::skipped;
 use common::transcript::{Transcript, assert_transcript};
+use mt::ops::simd::{self, InstructionSet};
 use safetensors::SafeTensors;
 
 #[test]
@@ -879,10 +881,8 @@ fn another_number_type_is_noted_when_a_run_goes_on() {
 #[test]
 fn the_number_type_that_was_chosen_is_kept() {
     let project = Project::new();
-    let auto = |more: &[&str]| {
-        let args = ["train", "--config", "small.toml", "--set", "runtime.precision=auto", "--device", "cpu"];
-        project.mt(&[&args[..], more].concat())
-    };
+    project.write("small.toml", CONFIG.replace(PRECISION, ""));
+    let auto = |more: &[&str]| project.mt(&[&["train", "--config", "small.toml", "--device", "cpu"], more].concat());
     let output = auto(&["--set", "train.max_updates=4"]);
     succeeds(&output);
     let config = String::from_utf8(file(&project, "runs/small", "config.toml")).unwrap();
@@ -899,6 +899,29 @@ fn the_number_type_that_was_chosen_is_kept() {
     let said = stderr(&output);
     assert!(said.contains(&format!("runtime.precision = \"auto\": {other}, since the run began with it")), "{said}");
     assert!(!said.contains("`runtime.precision` was"), "{said}");
+}
+
+/// On another kind of processor, sums are rounded otherwise.
+#[test]
+fn another_machine_is_named() {
+    let project = Project::new();
+    let output = project.train(&["--set", "train.max_updates=4"]);
+    succeeds(&output);
+    let args = ["train", "--config", "small.toml", "--resume", "--device", "cpu", "--set", "train.max_updates=6"];
+    let output = project.command(&args).env("MT_MAX_ISA", "baseline").output().unwrap();
+    succeeds(&output);
+    let says = stderr(&output);
+    if simd::uses(InstructionSet::Avx2) {
+        assert!(
+            says.contains(" has computed this run up to update 4, and ") && says.contains(" with baseline goes on")
+        );
+    } else {
+        skipped("another_machine_is_named", "of instructions beyond the baseline, which this processor lacks");
+    }
+    let output = project.command(&args).env("MT_MAX_ISA", "baseline").args(["--set", "train.max_updates=8"]).output();
+    let output = output.unwrap();
+    succeeds(&output);
+    assert!(!stderr(&output).contains("has computed this run"), "{}", stderr(&output));
 }
 
 #[test]

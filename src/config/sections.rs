@@ -57,7 +57,7 @@ impl Default for RuntimeConfig {
         Self {
             device: "auto".to_owned(),
             threads: 0,
-            precision: WantedPrecision::F32,
+            precision: WantedPrecision::Auto,
             follow_links: false,
             reduce: Precision::F32,
             rank_timeout: 60,

@@ -2,6 +2,7 @@
 //! other ranks.
 
 use std::collections::HashMap;
+use std::env::consts::ARCH;
 #[cfg(feature = "cuda")]
 use std::rc::Rc;
 
@@ -26,6 +27,7 @@ use crate::model_dir::Tell;
 use crate::notice::Notice;
 use crate::ops::matmul::Precision;
 use crate::ops::optimizer::Counts;
+use crate::ops::simd::{self, InstructionSet};
 use crate::ranks::Ranks;
 use crate::ranks::group::{Gift, Group};
 #[cfg(feature = "cuda")]
@@ -49,6 +51,22 @@ pub fn number_type(wanted: WantedPrecision, device: &Device, tell: Tell<'_>) -> 
                         computing in f32";
             tell(Notice::Note(text.to_owned()));
             DType::F32
+        }
+    }
+}
+
+/// What computes on this device, in words: the kind of the processor with the newest instructions that are used, or the
+/// kind of device.
+pub fn machine(device: &Device) -> String {
+    match device {
+        Device::Cuda(_) => "an NVIDIA GPU".to_owned(),
+        Device::Metal(_) => "an Apple GPU".to_owned(),
+        Device::Cpu => {
+            let Processor { vendor, family, model, .. } = Processor::detect();
+            let newest = InstructionSet::ALL.iter().rfind(|set| simd::uses(**set));
+            let kind =
+                if vendor.is_empty() { ARCH.to_owned() } else { format!("{vendor} family {family} model {model}") };
+            newest.map_or(kind.clone(), |set| format!("{kind} with {set}"))
         }
     }
 }

@@ -66,6 +66,19 @@ pub fn check_text(
     }
 }
 
+/// Notes in the state which machine, as [`super::backend::machine`] describes it, computes from now on; says so if
+/// another has computed it so far.
+pub fn move_to(machine: String, state: &mut TrainState, tell: Tell<'_>) {
+    let before = std::mem::replace(&mut state.machine, machine);
+    if state.step > 0 && before != state.machine {
+        tell(Notice::Note(format!(
+            "{before} has computed this run up to update {}, and {} goes on with it: it rounds otherwise, so that the \
+             results are not those, bit for bit, of a run that stays where it is",
+            state.step, state.machine
+        )));
+    }
+}
+
 /// Adapts the state to the configuration with which the run continues, after it was trained with `old`. Also returns
 /// the configuration to record.
 pub fn adapt(

@@ -120,10 +120,17 @@ impl Resolved {
             memory::refuse_the_impossible(&config.model, config.tokenizer.vocab_size)?;
         }
         let run = request.run_directory()?;
-        if config.runtime.precision == WantedPrecision::Auto {
+        if ranks.rank == 0 && config.runtime.precision == WantedPrecision::Auto {
             let before = request.resume.then(|| config::load_resolved(run.join(CONFIG_FILE)).ok()).flatten();
             let before = before.map(|before| before.runtime.precision);
             config.runtime.precision = backend::automatic_precision(before, &device, tell);
+        }
+        if let Some(group) = group {
+            // Ranks may have processors of different kinds: rank 0 chooses for all.
+            let chosen = group.share(group.leads().then_some(config.runtime.precision))?;
+            if config.runtime.precision == WantedPrecision::Auto {
+                config.runtime.precision = chosen;
+            }
         }
         if ranks.rank == 0 {
             directory::refuse_unusable(&run, &config, request.resume)?;
@@ -267,8 +274,9 @@ impl<'a> Prepared<'a> {
         model.initialise(config.train.seed)?;
         let optimizer = Optimizer::of(&config.train, model.parameters())?;
         let resumed = old.is_some().then_some(&*resolved.run);
-        let (begun, is_loaded) = resume::begin(resumed, config, force, &model, &optimizer, &text, tell)?;
+        let (mut begun, is_loaded) = resume::begin(resumed, config, force, &model, &optimizer, &text, tell)?;
         plan.training().into_iter().for_each(|text| tell(Notice::Info(text)));
+        resume::move_to(backend::machine(&resolved.device), &mut begun, tell);
         let (state, recorded) = resume::adapt(begun, old.as_ref(), config, &data, text, force, tell)?;
         if state.health.has_gone_back() {
             let rate = state.health.rate;

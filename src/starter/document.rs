@@ -153,12 +153,9 @@ fn valid(text: &mut String, recipe: &Recipe) {
         let _ = writeln!(text, "# How BLEU splits a language without spaces.\ntokenize = \"{tokenize}\"");
     }
     *text += "# Training ends after so many validations without improvement.\npatience = 10\n\n\
-              [decode]\nbeam = 5\nlength_penalty = 1.0\n\n[runtime]\n";
-    *text += match recipe.on_gpu {
-        true => "# bfloat16 is faster on a GPU, and models have been about as good.\nprecision = \"bf16\"\n",
-        false => {
-            "# bfloat16 on kinds of processors where it was measured to be faster, otherwise float32. `mt train` says\n\
-             # which.\nprecision = \"auto\"\n"
-        }
-    };
+              [decode]\nbeam = 5\nlength_penalty = 1.0\n";
+    if recipe.on_gpu {
+        *text +=
+            "\n[runtime]\n# bfloat16 is faster on a GPU, and models have been about as good.\nprecision = \"bf16\"\n";
+    }
 }

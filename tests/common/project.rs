@@ -101,8 +101,8 @@ impl Project {
     }
 }
 
-/// The project's configuration, small.toml.
-pub const CONFIG: &str = r#"
+/// The project's configuration, small.toml. It has the same number type on every processor.
+pub const CONFIG: &str = r#"runtime.precision = "f32"
 [data]
 train = [{ source = "train.en", target = "train.de" }]
 valid = { source = "valid.en", target = "valid.de" }
@@ -129,6 +129,9 @@ learning_rate = 0.003
 [valid]
 every = 6
 "#;
+
+/// The line of [`CONFIG`] with the number type.
+pub const PRECISION: &str = "runtime.precision = \"f32\"\n";
 
 /// Flags that set these keys.
 pub fn sets<'a>(keys: &[&'a str]) -> Vec<&'a str> {
