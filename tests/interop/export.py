@@ -30,6 +30,10 @@ VARIANTS = {
         "tokenizer.joint=false", "tokenizer.vocab_size=2000", "model.sinusoid=halves", "model.scale_embedding=false"]),
     "a last norm after post-norm, another epsilon, 3 and 2 layers": (["ct2"], [
         "model.final_norm=true", "model.norm_eps=1e-3", "model.encoder_layers=3", "model.decoder_layers=2"]),
+    "norms by the root mean square, gated layers, heads that are wider": (["ct2"], [
+        "model.norm=pre", "model.norm_kind=rms", "model.gated=true", "model.activation=swish", "model.d_k=40", "model.d_v=40"]),
+    "relative positions, post-norm, embeddings tied, no biases of feed-forward layers": (["ct2"], [
+        "model.positions=relative", "model.tie=embeddings", "model.feed_forward_bias=false", "model.relative_buckets=8"]),
 }
 
 

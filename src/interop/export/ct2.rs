@@ -3,9 +3,9 @@
 //! `model.bin` is little-endian: a version (u32), the name and revision of the specification, then a count of
 //! variables, each a name, the number of its dimensions (u8), the dimensions (u32), a type (u8), the number of bytes
 //! (u32) and the bytes; then a count of aliases, each two names. A name is its length with the final zero (u16), its
-//! bytes, and the zero. Types: 0 float32, 1 int8, 2 int16. Weights are [out, in]; q, k and v of self-attention are one
-//! matrix, k and v of cross-attention too; an 8-bit matrix has a `_scale` for each row, by which the original numbers
-//! were multiplied.
+//! bytes, and the zero. Types: 0 float32, 1 int8, 2 int16, 3 int32. Weights are [out, in]; q, k and v of self-attention
+//! are one matrix, k and v of cross-attention too; an 8-bit matrix has a `_scale` for each row, by which the original
+//! numbers were multiplied.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,8 +20,8 @@ use crate::choice::choice;
 use crate::error::{Error, Result};
 use crate::file;
 use crate::interop::search;
-use crate::model::layout::{output_table, positions_table};
-use crate::model::{Activation, NormPlacement, PositionKind, positions};
+use crate::model::layout::{output_table, positions_table, relative_table};
+use crate::model::{Activation, NormKind, NormPlacement, PositionKind, positions};
 use crate::ops::matmul::int8::Quantised;
 
 /// The version of the file, and the revision of `TransformerSpec`.
@@ -43,8 +43,10 @@ enum Variable<'a> {
     Integers(Vec<usize>, Vec<i8>),
     /// A flag or a small number.
     Byte(i8),
-    /// A count.
+    /// A small count.
     Short(i16),
+    /// A count.
+    Count(i32),
 }
 
 impl Variable<'_> {
@@ -53,13 +55,14 @@ impl Variable<'_> {
             Self::Floats(..) => 0,
             Self::Integers(..) | Self::Byte(_) => 1,
             Self::Short(_) => 2,
+            Self::Count(_) => 3,
         }
     }
 
     fn shape(&self) -> &[usize] {
         match self {
             Self::Floats(shape, _) | Self::Integers(shape, _) => shape,
-            Self::Byte(_) | Self::Short(_) => &[],
+            Self::Byte(_) | Self::Short(_) | Self::Count(_) => &[],
         }
     }
 
@@ -69,6 +72,7 @@ impl Variable<'_> {
             Self::Integers(_, values) => values.len(),
             Self::Byte(_) => 1,
             Self::Short(_) => 2,
+            Self::Count(_) => 4,
         }
     }
 
@@ -78,6 +82,7 @@ impl Variable<'_> {
             Self::Integers(_, values) => values.iter().try_for_each(|value| out.write_all(&value.to_le_bytes())),
             Self::Byte(value) => out.write_all(&value.to_le_bytes()),
             Self::Short(value) => out.write_all(&value.to_le_bytes()),
+            Self::Count(value) => out.write_all(&value.to_le_bytes()),
         }
     }
 }
@@ -151,9 +156,18 @@ fn how_to_search(model: &Model) -> String {
 
 fn refuse(model: &Model) -> Result<()> {
     let config = &model.config.model;
-    let mut obstacles = Obstacles::new("CTranslate2", config);
-    let has_them = !matches!(config.positions, PositionKind::Rotary | PositionKind::Relative);
-    obstacles.unless(has_them, "model.positions", "mt writes sinusoidal and learned ones there");
+    let mut obstacles = Obstacles::new("CTranslate2");
+    obstacles.unless(
+        config.norm_kind != NormKind::Std,
+        "model.norm_kind",
+        "it divides by √(σ² + ε), or by the root mean square",
+    );
+    obstacles.unless(
+        config.positions != PositionKind::Rotary,
+        "model.positions",
+        "mt writes sinusoidal, learned and relative ones there",
+    );
+    obstacles.unless(config.d_k == config.d_v, "model.d_v", "it has one width of heads, model.d_k");
     obstacles.check()
 }
 
@@ -203,6 +217,10 @@ impl<'a> Variables<'a> {
 
     fn norm(&mut self, name: &str, of: &str) -> Result<()> {
         self.vector(format!("{name}/gamma"), &format!("{of}.weight"))?;
+        // Without one, it divides by the root mean square.
+        if self.model.config.model.norm_kind == NormKind::Rms {
+            return Ok(());
+        }
         self.vector(format!("{name}/beta"), &format!("{of}.bias"))
     }
 
@@ -218,12 +236,15 @@ impl<'a> Variables<'a> {
         self.set(format!("{stack}/pre_norm"), Variable::Byte((config.norm == NormPlacement::Pre).into()));
         self.set(format!("{stack}/scale_embeddings"), Variable::Byte(config.scale_embedding.into()));
         self.set(format!("{stack}/num_heads"), Variable::Short(config.heads as i16));
-        let positions = match config.positions {
-            PositionKind::Learned => self.model.parameter(&positions_table(stack))?.1.into(),
-            _ => positions::fixed(config).into(),
+        let positions: Option<Cow<[f32]>> = match config.positions {
+            PositionKind::Relative => None,
+            PositionKind::Learned => Some(self.model.parameter(&positions_table(stack))?.1.into()),
+            _ => Some(positions::fixed(config).into()),
         };
-        let table = Variable::Floats(vec![config.max_length, config.d_model], positions);
-        self.set(format!("{stack}/position_encodings/encodings"), table);
+        if let Some(positions) = positions {
+            let table = Variable::Floats(vec![config.max_length, config.d_model], positions);
+            self.set(format!("{stack}/position_encodings/encodings"), table);
+        }
         if config.embedding_norm {
             self.norm(&format!("{stack}/layernorm_embedding"), &format!("{stack}.embedding_norm"))?;
         }
@@ -281,18 +302,45 @@ impl<'a> Variables<'a> {
         let (to, from) = (format!("{stack}/layer_{i}"), format!("{stack}.layers.{i}"));
         let part = |attention: &str, part: &str| format!("{from}.{attention}.{part}_proj");
         let all = ["q", "k", "v"].map(|name| part("self_attn", name));
+        self.heads(&format!("{to}/self_attention"));
+        self.relative_positions(&format!("{to}/self_attention"), stack)?;
         self.linear(&format!("{to}/self_attention/linear_0"), &all)?;
         self.linear(&format!("{to}/self_attention/linear_1"), &[part("self_attn", "out")])?;
         self.norm(&format!("{to}/self_attention/layer_norm"), &format!("{from}.self_attn_norm"))?;
         if stack == "decoder" {
+            self.heads(&format!("{to}/attention"));
             self.linear(&format!("{to}/attention/linear_0"), &[part("cross_attn", "q")])?;
             self.linear(&format!("{to}/attention/linear_1"), &["k", "v"].map(|name| part("cross_attn", name)))?;
             self.linear(&format!("{to}/attention/linear_2"), &[part("cross_attn", "out")])?;
             self.norm(&format!("{to}/attention/layer_norm"), &format!("{from}.cross_attn_norm"))?;
         }
         self.linear(&format!("{to}/ffn/linear_0"), &[format!("{from}.feed_forward.fc1")])?;
+        if self.model.config.model.gated {
+            self.linear(&format!("{to}/ffn/linear_0_noact"), &[format!("{from}.feed_forward.fc3")])?;
+        }
         self.linear(&format!("{to}/ffn/linear_1"), &[format!("{from}.feed_forward.fc2")])?;
         self.norm(&format!("{to}/ffn/layer_norm"), &format!("{from}.feed_forward_norm"))
+    }
+
+    /// How wide heads are, where they do not share the model's width evenly.
+    fn heads(&mut self, attention: &str) {
+        let config = &self.model.config.model;
+        if config.d_k * config.heads != config.d_model {
+            self.set(format!("{attention}/head_dim"), Variable::Count(config.d_k as i32));
+            let scale = 1.0 / (config.d_k as f32).sqrt();
+            self.set(format!("{attention}/queries_scale"), Variable::Floats(Vec::new(), vec![scale].into()));
+        }
+    }
+
+    /// What attention adds for the distance of two tokens, of each layer.
+    fn relative_positions(&mut self, attention: &str, stack: &str) -> Result<()> {
+        let config = &self.model.config.model;
+        if config.positions == PositionKind::Relative {
+            let distance = Variable::Count(config.relative_distance as i32);
+            self.vector(format!("{attention}/relative_attention_bias"), &relative_table(stack))?;
+            self.set(format!("{attention}/relative_attention_max_distance"), distance);
+        }
+        Ok(())
     }
 
     fn write(&self, path: &Path) -> Result<()> {

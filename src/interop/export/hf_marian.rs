@@ -47,7 +47,7 @@ pub(super) fn export(model: &Model, out: &Path) -> Result<Vec<String>> {
 
 fn refuse(model: &Model) -> Result<()> {
     let config = &model.config.model;
-    let mut obstacles = Obstacles::new("MarianMT", config);
+    let mut obstacles = Obstacles::of_bart("MarianMT", config);
     obstacles.unless(config.norm == NormPlacement::Post, "model.norm", "it normalises after every sub-layer");
     obstacles.unless(!config.final_norm, "model.final_norm", "its stacks end without a norm");
     obstacles.unless(!config.embedding_norm, "model.embedding_norm", "its embeddings are not normalised");
@@ -146,7 +146,7 @@ fn config(model: &Model) -> Value {
 }
 
 /// The search options of `generate`, as close to our own configuration as they can be.
-fn generation(model: &Model) -> Value {
+pub(super) fn generation(model: &Model) -> Value {
     let (config, target) = (model.config, &model.tokenizers.target);
     let mut keys = json!({
         "pad_token_id": target.pad_id(), "bos_token_id": target.bos_id(), "eos_token_id": target.eos_id(),

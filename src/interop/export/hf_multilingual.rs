@@ -72,7 +72,7 @@ pub(super) fn export(model: &Model, out: &Path) -> Result<Vec<String>> {
 fn refuse(model: &Model) -> Result<()> {
     let config = &model.config.model;
     let is_mbart = config.positions == PositionKind::Learned;
-    let mut obstacles = Obstacles::new(if is_mbart { "mBART" } else { "M2M-100" }, config);
+    let mut obstacles = Obstacles::of_bart(if is_mbart { "mBART" } else { "M2M-100" }, config);
     obstacles.unless(config.norm == NormPlacement::Pre, "model.norm", "it normalises before every sub-layer");
     obstacles.unless(config.final_norm, "model.final_norm", "its stacks end with a norm");
     obstacles.unless(config.norm_eps == EPSILON, "model.norm_eps", "it is 1e-5 there");

@@ -6,6 +6,7 @@
 pub mod ct2;
 mod hf_marian;
 mod hf_multilingual;
+mod hf_t5;
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -21,7 +22,7 @@ use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::file;
-use crate::model::{ModelConfig, NormKind, Tie};
+use crate::model::{ModelConfig, NormKind, PositionKind, Tie};
 use crate::ops::params::ParameterLayout;
 
 choice! {
@@ -59,6 +60,7 @@ impl Format {
     pub fn export(self, model: &Model, quantization: ct2::Quantization, out: &Path) -> Result<Vec<String>> {
         match self {
             Self::Ct2 => ct2::export(model, quantization, out),
+            Self::Hf if model.config.model.positions == PositionKind::Relative => hf_t5::export(model, out),
             Self::Hf if !model.tokenizers.target.languages().is_empty() => hf_multilingual::export(model, out),
             Self::Hf | Self::HfMarian => hf_marian::export(model, out),
         }
@@ -97,8 +99,14 @@ struct Obstacles {
 }
 
 impl Obstacles {
-    /// Those that a model has in every format. What only some formats lack, their exporters add.
-    fn new(format: &'static str, config: &ModelConfig) -> Self {
+    /// None yet.
+    fn new(format: &'static str) -> Self {
+        Self { format, found: Vec::new() }
+    }
+
+    /// Those that a model has in every family that descends from BART. What only some of them lack, their exporters
+    /// add.
+    fn of_bart(format: &'static str, config: &ModelConfig) -> Self {
         // All by name, so that of a new key someone asks which formats have it.
         let ModelConfig {
             norm_kind,
@@ -140,7 +148,7 @@ impl Obstacles {
             activation_dropout: _,
             init: _,
         } = config;
-        let mut obstacles = Self { format, found: Vec::new() };
+        let mut obstacles = Self::new(format);
         obstacles.unless(*norm_kind == NormKind::Layer, "model.norm_kind", "it divides by √(σ² + ε)");
         obstacles.unless(!gated, "model.gated", "mt writes feed-forward layers of two projections there");
         obstacles.unless(

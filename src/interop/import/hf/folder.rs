@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::super::{Format, OTHERS, or, read, sources};
-use super::weights;
+use super::{marian_vocabulary, t5_vocabulary, weights};
 use crate::checkpoint;
 use crate::error::{Error, Result};
 use crate::escape::brief;
@@ -66,7 +66,13 @@ impl Family {
         let is_form = |files: &&&[&str]| files.first().is_some_and(|name| has(name));
         let subwords = self.subwords.iter().find(is_form).or(self.subwords.first()).copied().unwrap_or_default();
         let names = [CONFIG].iter().chain(subwords).filter(|name| !has(name));
-        errors.extend(names.map(|name| missing(name, folder)));
+        errors.extend(names.map(|name| match *name {
+            t5_vocabulary::MODEL if has(marian_vocabulary::TOKENIZER) => {
+                let help = "transformers 5 does not save it: copy it from the model that this one was made of";
+                Error::failure(format!("{name} is missing")).at(folder).help(help)
+            }
+            name => missing(name, folder),
+        }));
         if errors.is_empty() { Ok(()) } else { Err(Error::many(errors)) }
     }
 }

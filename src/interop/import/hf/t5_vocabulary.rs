@@ -15,7 +15,8 @@ use crate::data::tokenizers::Tokenizers;
 use crate::error::{Error, Result};
 use crate::escape::quoted;
 
-const MODEL: &str = "spiece.model";
+/// A SentencePiece model.
+pub(super) const MODEL: &str = "spiece.model";
 const CONFIG: &str = "tokenizer_config.json";
 
 /// The files of the subwords.
