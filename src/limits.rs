@@ -60,7 +60,7 @@ pub(crate) const POINTER_BYTES: u64 = 256;
 /// Bytes of each of the small files that go with the weights of other programs' models.
 pub(crate) const IMPORTED_BYTES: u64 = 1 << 26;
 /// Bytes of the pickle in a checkpoint of PyTorch: the names of a thousand tensors take some 100 kB.
-pub(crate) const PICKLE_BYTES: u64 = 1 << 24;
+pub(crate) const PICKLE_BYTES: u64 = 1 << 22;
 /// Values that a pickle may repeat, and each 64 bytes of text, each repetition counted; of a thousand tensors some ten
 /// thousand.
 pub(crate) const PICKLE_COPIES: usize = 1 << 20;

@@ -2,9 +2,11 @@
 
 mod common;
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use candle_core::{DType, Device, Tensor};
 use common::project::{Project, fails, sets, stdout, succeeds};
 
 use mt::comet::{Comet, Found, Lines, Place};
@@ -99,7 +101,7 @@ fn tensors_may_be_safetensors() {
         let expected = score();
         let [old, new] = ["model.ckpt", "model.safetensors"].map(|file| folder.path().join("checkpoints").join(file));
         let tensors = candle_core::pickle::read_all_with_key(&old, Some("state_dict")).unwrap();
-        let tensors: std::collections::HashMap<_, _> =
+        let tensors: HashMap<_, _> =
             tensors.into_iter().map(|(name, tensor)| (name, tensor.contiguous().unwrap())).collect();
         candle_core::safetensors::save(&tensors, &new).unwrap();
         fs::remove_file(&old).unwrap();
@@ -482,7 +484,53 @@ fn validation_scores_with_a_model() {
     let missing = sets(&["valid.comet=1", "valid.comet_model=nowhere"]);
     fails(&project.train(&missing), 1, &["nowhere", "there is no such folder"]);
     fails(&project.mt(&[&["check", "--config", "small.toml"], &missing[..]].concat()), 1, &["there is no such folder"]);
+    // A byte of a tensor is another, which shows before the first update.
+    let file = folder.path().join("checkpoints/model.ckpt");
+    let mut bytes = fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&file, bytes).unwrap();
+    fails(&project.train(&sets(&["valid.comet=100", &named])), 1, &["model.ckpt"]);
     assert!(!project.path("runs/small").exists() && !project.path("runs/none").exists());
+}
+
+/// A model that is forged to have no outputs, or whose weights are not numbers, is refused; its settings count for its
+/// digest.
+#[test]
+fn forged_tensors_are_refused() {
+    let folder = model("regression", |_| true);
+    let [old, new] = ["model.ckpt", "model.safetensors"].map(|file| folder.path().join("checkpoints").join(file));
+    let tensors = candle_core::pickle::read_all_with_key(&old, Some("state_dict")).unwrap();
+    let tensors: HashMap<_, _> =
+        tensors.into_iter().map(|(name, tensor)| (name, tensor.contiguous().unwrap())).collect();
+    fs::remove_file(&old).unwrap();
+    let load_with = |changes: &[(&str, Tensor)]| {
+        let mut forged = tensors.clone();
+        forged.retain(|name, _| changes.len() == 1 || !name.starts_with("estimator.ff"));
+        forged.extend(changes.iter().map(|(name, tensor)| ((*name).to_owned(), tensor.clone())));
+        candle_core::safetensors::save(&forged, &new).unwrap();
+        load(folder.path(), ComputeType::F32)
+    };
+    let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap();
+    let input = tensors["estimator.ff.0.weight"].dims()[1];
+    let error = load_with(&[
+        ("estimator.ff.0.weight", zeros(&[0, input])),
+        ("estimator.ff.0.bias", zeros(&[0])),
+        ("estimator.ff.3.weight", zeros(&[1, 0])),
+        ("estimator.ff.3.bias", zeros(&[1])),
+    ]);
+    assert!(error.unwrap_err().to_string().contains("estimator.ff.0.weight"));
+    let odd = Tensor::new(&[f32::NAN], &Device::Cpu).unwrap();
+    let error = load_with(&[("layerwise_attention.scalar_parameters.0", odd)]).unwrap_err();
+    assert!(error.to_string().contains("NaN or infinite"), "{error}");
+    load_with(&[("layerwise_attention.gamma", tensors["layerwise_attention.gamma"].clone())]).unwrap();
+    let digest =
+        || Found::open(&Place::named(folder.path().to_str().unwrap()).unwrap(), true).unwrap().digest().unwrap();
+    let before = digest();
+    assert_eq!(before, digest());
+    let settings = folder.path().join("hparams.yaml");
+    fs::write(&settings, fs::read_to_string(&settings).unwrap() + "\n# changed\n").unwrap();
+    assert_ne!(before, digest());
 }
 
 /// Pairs below the threshold are dropped, by the scores of `mt score --qe`; another threshold needs no other scores.

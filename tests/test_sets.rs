@@ -103,6 +103,8 @@ fn documents_score_as_their_text_does() {
         says.contains("cut.xml#B is left out: 2 of 4 segments are missing, first segment \"1\" of document \"doc-1\""),
         "{says}"
     );
+    let (_, says) = scores(&project, &["--hyp", "good", "more.sgm", "more.sgm", "--ref", "a.sgm"]);
+    assert_eq!(says.matches("more.sgm is left out").count(), 2, "{says}");
     let packed = project.mt_with_input(
         &["eval", "--chrf", "--bleu", "--json", "--hyp", "-", "--ref", "a"],
         sgml("tstset", "x", &GOOD, [0, 1]).as_bytes(),

@@ -45,7 +45,7 @@ pub struct EvalArgs {
     /// Output format: sacrebleu's text or JSON, or a LaTeX table
     #[arg(long, value_enum, default_value_t = ScoreFormat::Text, value_name = "FORMAT", conflicts_with = "json")]
     pub format: ScoreFormat,
-    /// Number of decimals of printed scores
+    /// Number of decimals of printed scores; COMET and QE have two more
     #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=15))]
     pub width: u8,
     /// Print only the scores

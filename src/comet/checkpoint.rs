@@ -27,6 +27,8 @@ const PICKLE: &str = "data.pkl";
 
 /// The first byte of a pickle; the second is a version.
 const PROTOCOL: u8 = 0x80;
+/// The version that PyTorch writes, and candle reads.
+const LATEST: u8 = 2;
 /// PyTorch has no tensors of more axes.
 const MOST_AXES: usize = 64;
 
@@ -104,6 +106,12 @@ impl Checkpoint {
         let Some(name) = name else { return Err(wrong(format!("this is not a checkpoint of PyTorch: no {PICKLE}"))) };
         let folder = name[..name.len() - PICKLE.len()].to_owned();
         let bytes = entry(&mut archive, name, limits::PICKLE_BYTES).map_err(&wrong)?;
+        if let [PROTOCOL, version, ..] = bytes[..]
+            && version > LATEST
+        {
+            let what = format!("its pickle has the protocol {version}, and torch.save writes {LATEST}");
+            return Err(Error::failure(what).at(path).help("load it with torch, and save it again with torch.save"));
+        }
         if let Ok(order) = entry(&mut archive, &format!("{folder}byteorder"), 16)
             && order != b"little"
         {

@@ -214,6 +214,9 @@ fn mixture(checkpoint: &Checkpoint, layers: usize, sparse: bool) -> Result<Vec<f
     };
     let scores = (0..layers).map(|layer| scalar(format!("scalar_parameters.{layer}"))).collect::<Result<Vec<_>>>()?;
     let gamma = scalar("gamma".to_owned())?;
+    if scores.iter().chain([&gamma]).any(|number| !number.is_finite()) {
+        return Err(Error::failure("the weights of its layers are not numbers"));
+    }
     let shares = if sparse { sparsemax(&scores) } else { softmax(&scores) };
     Ok(shares.into_iter().map(|share| (gamma * share) as f32).collect())
 }

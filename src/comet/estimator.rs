@@ -32,7 +32,8 @@ impl Estimator {
         for number in 0..count {
             let names = ["weight", "bias"].map(|part| name(number, part));
             let [weight, bias] = names.each_ref().map(|name| checkpoint.shape(name).unwrap_or_default());
-            let fits = matches!((weight, bias), ([out, within], [biases]) if *within == width && out == biases);
+            let fits =
+                matches!((weight, bias), ([out, within], [biases]) if *within == width && out == biases && *out > 0);
             if !fits {
                 let what = format!("the tensor {} is {weight:?}, where {width} numbers come in", names[0]);
                 return Err(Error::failure(what));

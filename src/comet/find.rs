@@ -11,13 +11,14 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 
 use super::checkpoint::Checkpoint;
 use super::encoder::Shape;
 use super::settings::{Kind, Settings};
 use super::tokenizer::{MODEL, WHOLE};
 use crate::error::{Error, Result};
-use crate::escape::quoted;
+use crate::escape::{hex, quoted};
 use crate::hub::{DEFAULT_COMET, DEFAULT_QE, Hub, Repo};
 use crate::interop::yaml;
 use crate::{file, limits};
@@ -108,12 +109,18 @@ impl Found {
         Err(error.help(format!("name one that needs none, such as {DEFAULT_QE}")))
     }
 
-    /// What tells its numbers from those of other models: a checksum of its tensors.
+    /// What tells its scores from those of other models: a checksum of its tensors, settings and subwords.
     ///
     /// # Errors
     /// They cannot be read.
     pub fn digest(&self) -> Result<String> {
-        self.checkpoint.digest()
+        let mut hash = Sha256::new();
+        hash.update(self.checkpoint.digest()?);
+        for path in self.files().into_iter().filter(|path| *path != self.path && path.exists()) {
+            let bytes = file::read_at_most(&path, limits::IMPORTED_BYTES);
+            hash.update(Sha256::digest(bytes.map_err(|error| Error::io("read the model", &path, error))?));
+        }
+        Ok(hex(&hash.finalize()))
     }
 
     /// Those of its files that are read as they are, which nothing may be written to.
@@ -175,7 +182,8 @@ impl Found {
         };
         let of_file = table(&settings)?;
         let checkpoint = Checkpoint::open(&path)?;
-        let settings = Settings::read(&of_file, &checkpoint.settings).map_err(|error| error.at(&settings))?;
+        let settings = Settings::read(&of_file, &checkpoint.settings)
+            .map_err(|error| error.at(&settings).more_help("what the checkpoint says of the same keys counts more"))?;
         let own = file::folder_of(&path).parent().map(|folder| folder.join(ENCODER));
         let encoder = match own.filter(|folder| folder.join(CONFIG).is_file()) {
             Some(folder) => folder,
@@ -220,7 +228,8 @@ fn json(path: &Path) -> Result<Map<String, Value>> {
 fn table(path: &Path) -> Result<Map<String, Value>> {
     let bytes =
         file::read_at_most(path, limits::IMPORTED_BYTES).map_err(|e| Error::io("read the settings", path, e))?;
-    let text = String::from_utf8(bytes).map_err(|error| Error::failure("not UTF-8 text").at(path).caused_by(error))?;
+    let text = String::from_utf8(file::without_mark(bytes));
+    let text = text.map_err(|error| Error::failure("not UTF-8 text").at(path).caused_by(error))?;
     let value = |value: yaml::Value| match value {
         yaml::Value::Null | yaml::Value::Nested => Value::Null,
         yaml::Value::Scalar(text) => match (text.as_str(), text.parse::<u64>()) {

@@ -12,11 +12,15 @@ use crate::limits;
 /// What a pickle builds.
 pub(super) fn read(bytes: &[u8]) -> std::result::Result<Object, String> {
     let (mut rest, mut stack) = (bytes, Stack::empty());
-    let mut copies = 0;
+    let (mut copies, mut visits) = (0, 0);
     loop {
         let before = rest;
         let instruction = rest.first().and_then(|byte| OpCode::try_from(*byte).ok());
-        check(instruction.as_ref(), before, stack.stack())?;
+        check(instruction.as_ref(), before, stack.stack(), &mut visits)?;
+        // Each value is visited once for each that it is put into.
+        if visits > limits::PICKLE_DEPTH * (bytes.len() + limits::PICKLE_COPIES) {
+            return Err("it changes its values too often".to_owned());
+        }
         if matches!(instruction, Some(OpCode::BinPut | OpCode::LongBinPut)) {
             copies += stack.stack().last().map_or(0, size_of);
         }
@@ -33,8 +37,13 @@ pub(super) fn read(bytes: &[u8]) -> std::result::Result<Object, String> {
     }
 }
 
-/// Refuses an instruction that would allocate too much or nest too deeply.
-fn check(instruction: Option<&OpCode>, bytes: &[u8], stack: &[Object]) -> std::result::Result<(), String> {
+/// Refuses an instruction that would allocate too much or nest too deeply. Counts the values that it visits.
+fn check(
+    instruction: Option<&OpCode>,
+    bytes: &[u8],
+    stack: &[Object],
+    visits: &mut usize,
+) -> std::result::Result<(), String> {
     let above_mark = || stack.len() - stack.iter().rposition(|object| *object == Object::Mark).map_or(0, |at| at + 1);
     let used = match instruction {
         Some(OpCode::BinUnicode) => {
@@ -53,7 +62,7 @@ fn check(instruction: Option<&OpCode>, bytes: &[u8], stack: &[Object]) -> std::r
         Some(OpCode::Tuple | OpCode::Appends | OpCode::SetItems | OpCode::Dict) => above_mark(),
         _ => 0,
     };
-    match stack.iter().rev().take(used).any(|object| is_deeper(object, limits::PICKLE_DEPTH)) {
+    match stack.iter().rev().take(used).any(|object| is_deeper(object, limits::PICKLE_DEPTH, visits)) {
         true => Err("its values nest too deeply".to_owned()),
         false => Ok(()),
     }
@@ -72,8 +81,9 @@ fn parts(object: &Object) -> Box<dyn Iterator<Item = &Object> + '_> {
     }
 }
 
-fn is_deeper(object: &Object, depth: usize) -> bool {
-    depth == 0 || parts(object).any(|part| is_deeper(part, depth - 1))
+fn is_deeper(object: &Object, depth: usize, visits: &mut usize) -> bool {
+    *visits += 1;
+    depth == 0 || parts(object).any(|part| is_deeper(part, depth - 1, visits))
 }
 
 /// How much memory a value takes, in words of 64 bytes: one for each value within it and for each 64 bytes of text.
@@ -140,6 +150,8 @@ mod tests {
         let long: Vec<u8> = [b"(".to_vec(), b"N".repeat(100_000), b"t".to_vec(), b"q\0".repeat(1000)].concat();
         // A long text, remembered once and repeated.
         let text = [&b"X\x40\x42\x0f\0"[..], &b"a".repeat(1_000_000), b"q\0", &b"h\0".repeat(1000)].concat();
+        // A table of many values that becomes another one again and again.
+        let table = [b"}(".to_vec(), b"NN".repeat(20_000), b"u".to_vec(), b"}b".repeat(20_000)].concat();
         let lists = [b"]".repeat(100_000), b"a".repeat(99_999)].concat();
         for (body, why) in [
             (nested, "nest too deeply"),
@@ -147,6 +159,7 @@ mod tests {
             (doubled, "repeats its values"),
             (long, "repeats its values"),
             (text, "repeats its values"),
+            (table, "changes its values"),
             (b"X\xff\xff\xff\xffab".to_vec(), "longer than the pickle"),
             (b"\x8a\xff".to_vec(), "64 bits"),
             (b"t".to_vec(), "marker"),

@@ -82,6 +82,9 @@ pub(super) struct Settings {
     pub(super) encoder: String,
 }
 
+/// A `layer_transformation` that is a softmax, since the models were trained with one.
+const PATCHED: &str = "sparsemax_patch";
+
 fn unsupported(key: &str, value: &str) -> Error {
     Error::failure(format!("a model of COMET with `{key}` = {value}")).help(
         "mt has the classes regression_metric, referenceless_regression_metric and unified_metric with an encoder of \
@@ -126,7 +129,11 @@ impl Settings {
             return Err(unsupported("encoder_model", &text("encoder_model", "")));
         }
         let key = if is_unified { "sent_layer" } else { "layer" };
-        let transformation = text("layer_transformation", if is_unified { "sparsemax" } else { "softmax" });
+        // A mark of the file counts more than what the checkpoint says: the original reads it last.
+        let transformation = match file.get("layer_transformation").and_then(Value::as_str) {
+            Some(PATCHED) => PATCHED.to_owned(),
+            _ => text("layer_transformation", if is_unified { "sparsemax" } else { "softmax" }),
+        };
         let layers = match value(key) {
             Value::Number(number) => {
                 let layer = number.as_u64().ok_or_else(|| unsupported(key, &number.to_string()))?;
@@ -136,8 +143,7 @@ impl Settings {
             _ => Layers::Mixture {
                 sparse: match transformation.as_str() {
                     "sparsemax" => true,
-                    // The patched one is a softmax, as the models were trained.
-                    "softmax" | "sparsemax_patch" => false,
+                    "softmax" | PATCHED => false,
                     other => return Err(unsupported("layer_transformation", other)),
                 },
                 normalised: match value("layer_norm") {
@@ -198,6 +204,13 @@ mod tests {
         assert_eq!((settings.pool, settings.activation, settings.last), (Pool::First, Activation::Tanh, None));
         assert_eq!(settings.encoder, "c/d");
         assert_eq!(read(json!({ "sent_layer": 3 })).layers, Layers::One(3));
+        // The mark of a patched one is in the file.
+        let mixture = |sparse| Layers::Mixture { sparse, normalised: false };
+        assert_eq!(read(json!({ "layer_transformation": "sparsemax" })).layers, mixture(false));
+        let mut unmarked = file.clone();
+        unmarked.insert("layer_transformation".to_owned(), json!("softmax"));
+        let checkpoint = map(json!({ "layer_transformation": "sparsemax" }));
+        assert_eq!(Settings::read(&unmarked, &checkpoint).unwrap().layers, mixture(true));
         let mut odd = file.clone();
         for (value, normalised) in [(json!("no"), false), (json!(0), false), (json!("True"), true), (json!(1), true)] {
             odd.insert("layer_norm".to_owned(), value);

@@ -9,6 +9,7 @@ use crate::comet::{Comet, Found, Lines};
 use crate::commands::shared::output::refuse_inputs;
 use crate::console::{Counted, info, progress_bar};
 use crate::error::{Error, Result};
+use crate::escape::in_one_line;
 use crate::infer::ComputeType;
 use crate::metrics::{MeanScore, Statistics};
 
@@ -40,6 +41,10 @@ pub(super) fn find(args: &EvalArgs, offline: bool) -> Result<Vec<Wanted>> {
         if found.needs_sources() && !args.hyp.is_empty() && args.set.src.is_none() {
             return Err(Error::usage(format!("{flag} needs the sources of the translations")).help("give --src FILE"));
         }
+        if args.hyp.is_empty() {
+            // Before a long translation, to see whether it is damaged.
+            Comet::load(&found, precision)?;
+        }
         wanted.push(Wanted { key, name, found, precision });
     }
     Ok(wanted)
@@ -64,7 +69,8 @@ impl Wanted {
             bar.set_position(done as u64);
         })?;
         bar.finish_and_clear();
-        let mut options = vec![("model", found.name.clone())];
+        // A signature has bars between its parts.
+        let mut options = vec![("model", in_one_line(&found.name).replace('|', "%7C"))];
         options.extend(found.revision.clone().map(|revision| ("revision", revision)));
         if references.len() > 1 {
             options.push(("refs", "mean".to_owned()));

@@ -220,28 +220,26 @@ pub(crate) fn align(parts: &mut [&mut Vec<TestText>]) -> Result<Vec<Place>> {
     let Some(longest) = longest else { return Ok(Vec::new()) };
     let places = Places::new(longest.segments.iter().map(|(place, _)| place.clone()).collect());
     for part in parts {
-        let (mut whole, mut first_error) = (Vec::new(), None);
+        let (mut whole, mut errors) = (Vec::new(), Vec::new());
         for mut version in part.drain(..) {
             if let Some(segments) = &version.segments {
                 match places.order(segments) {
                     Ok(lines) => version.lines = joined(&version.path, lines.iter())?,
                     Err(error) => {
-                        first_error.get_or_insert(error.at(&version.path));
+                        errors.push(error.at(&version.path));
                         continue;
                     }
                 }
             }
             whole.push(version);
         }
-        match first_error {
-            Some(error) if whole.is_empty() => {
-                return Err(error.help("all files of a test set must have the same segments of the same documents"));
-            }
-            Some(error) => {
-                let path = error.location().map(|location| location.path.display().to_string()).unwrap_or_default();
-                warning(format_args!("{path} is left out: {}", error.what()));
-            }
-            None => {}
+        if whole.is_empty() && !errors.is_empty() {
+            let error = errors.swap_remove(0);
+            return Err(error.help("all files of a test set must have the same segments of the same documents"));
+        }
+        for error in errors {
+            let path = error.location().map(|location| location.path.display().to_string()).unwrap_or_default();
+            warning(format_args!("{path} is left out: {}", error.what()));
         }
         **part = whole;
     }

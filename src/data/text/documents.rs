@@ -5,8 +5,7 @@
 //! <srcset><doc docid="…"><seg id="1">…          <refset><doc docid="…" sysid="ref">…       <tstset>…
 //! ```
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -66,7 +65,7 @@ pub struct Version {
 /// # Errors
 /// It ends too early, or a segment belongs to nothing.
 pub fn read(text: &str, path: &Path) -> Result<Vec<Version>> {
-    let text = &*sgml_escaped(text);
+    let text = &*escaped(text);
     let mut reader = Reader::from_str(text);
     let config = reader.config_mut();
     // SGML leaves out what XML demands.
@@ -99,7 +98,7 @@ pub fn read(text: &str, path: &Path) -> Result<Vec<Version>> {
                 let known = character.or_else(|| resolve_predefined_entity(name).map(str::to_owned));
                 state.add(&known.unwrap_or_else(|| format!("&{name};")));
             }
-            Event::Eof if state.is_closed => return Ok(state.versions),
+            Event::Eof if state.is_closed => return Ok(state.whole()),
             Event::Eof => {
                 let what = match (&state.segment, &state.root) {
                     (Some(_), _) => "the test set ends within a segment".to_owned(),
@@ -114,27 +113,42 @@ pub fn read(text: &str, path: &Path) -> Result<Vec<Version>> {
     }
 }
 
-/// SGML with `<` escaped in segments: there it may stand for itself. Of XML, the text as it is.
-fn sgml_escaped(text: &str) -> Cow<'_, str> {
+/// The text with `<` escaped where it stands for itself: in segments. In those of SGML, all but the tags that end a
+/// segment does; in those of XML, which must not have it, what begins no tag.
+fn escaped(text: &str) -> String {
     /// Tags that end a segment, whose own end tag may be left out.
-    const ENDS: [&str; 8] = ["/seg", "seg", "/p", "/hl", "/doc", "/srcset", "/refset", "/tstset"];
-    let head = text.split("<seg").next().unwrap_or_default();
-    if text.starts_with("<?xml") || head.contains("<dataset") {
-        return Cow::Borrowed(text);
-    }
+    const ENDS: [&str; 11] =
+        ["/seg", "seg", "/p", "/hl", "/doc", "/srcset", "/refset", "/tstset", "/src", "/ref", "/hyp"];
+    let is_xml = text.split("<seg").next().unwrap_or_default().contains("<dataset");
     let mut parts = text.split('<');
     let mut escaped = parts.next().unwrap_or_default().to_owned();
     let mut in_segment = false;
+    // What ends the comment or the section of plain text that has begun.
+    let mut until = None;
     for part in parts {
+        if until.is_none() && (is_xml || !in_segment) {
+            until = [("![CDATA[", "]]>"), ("!--", "-->")].into_iter().find(|(begin, _)| part.starts_with(begin));
+        }
+        if let Some((_, end)) = until {
+            until = until.filter(|_| !part.contains(end));
+            escaped.push('<');
+            escaped.push_str(part);
+            continue;
+        }
         let is_of_name = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b'/';
-        let length = part.bytes().take_while(|byte| is_of_name(byte)).count();
+        let length = part.bytes().take_while(is_of_name).count();
         let is_tag = |tag: &&str| part[..length].eq_ignore_ascii_case(tag);
-        let is_text = in_segment && !ENDS.iter().any(is_tag);
+        let is_end = ENDS.iter().any(is_tag) && !(is_xml && is_tag(&"/hl"));
+        let looks_like_tag = part.starts_with(|c: char| c.is_ascii_alphabetic() || "/!?".contains(c));
+        let is_text = in_segment && !is_end && !(is_xml && looks_like_tag && part.contains('>'));
         escaped.push_str(if is_text { "&lt;" } else { "<" });
         escaped.push_str(part);
-        in_segment = is_text || is_tag(&"seg");
+        if is_end {
+            let tag = part.split('>').next().unwrap_or_default();
+            in_segment = is_tag(&"seg") && !tag.ends_with('/');
+        }
     }
-    Cow::Owned(escaped)
+    escaped
 }
 
 /// What has been read.
@@ -150,6 +164,8 @@ struct State {
     document: Arc<str>,
     /// Of SGML, what the set is and whose.
     of_set: Option<(Part, String)>,
+    /// Whether the document is one of a test suite, whose segments do not count.
+    is_of_suite: bool,
     /// What the segments belong to that come now, and to whom.
     version: Option<(Part, String)>,
     /// The segment that has begun: where it is, and its text so far.
@@ -176,14 +192,23 @@ impl State {
         let set = [("srcset", Part::Sources), ("refset", Part::References), ("tstset", Part::Translations)];
         let of_document = [("src", Part::Sources), ("ref", Part::References), ("hyp", Part::Translations)];
         let among = |parts: [(&str, Part); 3]| parts.iter().find(|(part, _)| is(name.as_ref(), part)).map(|it| it.1);
+        if among(set).or(among(of_document)).is_some() || is(name.as_ref(), "doc") {
+            self.finish();
+        }
         if let Some(part) = among(set) {
             self.of_set = Some((part, attribute(&["sysid"])));
         } else if let Some(part) = among(of_document) {
             self.version = Some((part, attribute(&["translator", "system"])));
         } else if is(name.as_ref(), "doc") {
             self.document = attribute(&["docid", "id"]).into();
+            self.is_of_suite = !attribute(&["testsuite"]).is_empty();
             let own = attribute(&["sysid"]);
-            self.version = self.of_set.clone().map(|(part, of_set)| (part, if own.is_empty() { of_set } else { own }));
+            self.version = self.of_set.clone().map(|(part, of_set)| match part {
+                // Some files name the language that a document was written in.
+                Part::Sources => (part, String::new()),
+                _ if own.is_empty() => (part, of_set),
+                _ => (part, own),
+            });
         } else if is(name.as_ref(), "seg") {
             self.finish();
             let (document, segment) = (self.document.clone(), attribute(&["id"]));
@@ -191,16 +216,22 @@ impl State {
                 let what = "a segment is neither of sources nor of references nor of translations";
                 return Err(Error::failure(what).help("is this a test set of WMT, in XML or SGML?"));
             }
-            self.segment = Some((Place { document, segment }, String::new()));
+            if !self.is_of_suite {
+                self.segment = Some((Place { document, segment }, String::new()));
+            }
         }
         Ok(())
     }
 
     fn end(&mut self, name: &str) {
         self.is_closed |= self.root.as_ref().is_some_and(|root| is(name, root));
-        if is(name, "seg") {
+        let is_among = |names: &[&str]| names.iter().any(|other| is(name, other));
+        let is_around = is_among(&["doc", "src", "ref", "hyp", "srcset", "refset", "tstset"]);
+        // XML has such elements in segments.
+        if is(name, "seg") || is_around || self.of_set.is_some() && is_among(&["p", "hl"]) {
             self.finish();
-        } else if ["src", "ref", "hyp"].iter().any(|part| is(name, part)) {
+        }
+        if is_among(&["src", "ref", "hyp"]) {
             self.version = None;
         }
     }
@@ -221,6 +252,36 @@ impl State {
             self.versions.push(Version { part: *part, name: name.clone(), segments: Vec::new() });
         }
         self.versions[index].segments.push((place, line));
+    }
+}
+
+impl State {
+    /// All versions. As sacrebleu, of XML with references without the segments that have none.
+    fn whole(self) -> Vec<Version> {
+        let Self { mut versions, of_set, .. } = self;
+        let of_references = || versions.iter().filter(|version| version.part == Part::References);
+        if of_set.is_none() {
+            let places = of_references().flat_map(|version| version.segments.iter().map(|(place, _)| place.clone()));
+            let places: HashSet<Place> = places.collect();
+            if !places.is_empty() {
+                versions.iter_mut().for_each(|it| it.segments.retain(|(place, _)| places.contains(place)));
+                versions.retain(|version| !version.segments.is_empty());
+            }
+            return versions;
+        }
+        // Translators that share the documents among themselves make one version.
+        let documents = |version: &Version| -> HashSet<Arc<str>> {
+            version.segments.iter().map(|(place, _)| place.document.clone()).collect()
+        };
+        let all: HashSet<Arc<str>> = of_references().flat_map(documents).collect();
+        let is_shared =
+            of_references().count() > 1 && of_references().map(|it| documents(it).len()).sum::<usize>() == all.len();
+        if is_shared {
+            let segments = versions.into_iter().flat_map(|version| version.segments).collect();
+            let name = of_set.map(|(_, name)| name).unwrap_or_default();
+            return vec![Version { part: Part::References, name, segments }];
+        }
+        versions
     }
 }
 
@@ -333,6 +394,35 @@ mod tests {
         let sources = "<srcset setid=\"t\"><doc docid=\"d\"><seg id=\"1\">s</seg></doc></srcset>";
         assert_eq!(texts(sources), [(Part::Sources, String::new(), lines(&["d:1 s"]))]);
         assert_eq!(texts(&sources.replace("srcset", "tstset"))[0].0, Part::Translations);
+    }
+
+    #[test]
+    fn what_has_no_reference_or_is_of_a_test_suite_does_not_count() {
+        let text = "<dataset><doc id=\"a\"><src><p><seg id=\"1\">s</seg><seg id=\"2\">t</seg></p></src>\
+                    <ref><p><seg id=\"1\">r</seg></p></ref><hyp system=\"H\"><seg id=\"1\">h</seg><seg id=\"2\">i</seg>\
+                    </hyp></doc><doc id=\"b\" testsuite=\"x\"><src><seg id=\"1\">u</seg></src></doc></dataset>";
+        let lines = |text: &str| -> Vec<String> { texts(text).into_iter().flat_map(|it| it.2).collect() };
+        assert_eq!(lines(text), ["a:1 s", "a:1 r", "a:1 h"]);
+        // Without references, only the test suite is left out.
+        assert_eq!(lines(&text.replace("ref>", "src>")).len(), 5);
+        let apart = "<refset sysid=\"all\"><doc docid=\"a\" sysid=\"X\"><seg id=\"1\">x</seg></doc>\
+                     <doc docid=\"b\" sysid=\"Y\"><seg id=\"1\">y</seg></doc></refset>";
+        assert_eq!(texts(apart), [(Part::References, "all".to_owned(), vec!["a:1 x".to_owned(), "b:1 y".to_owned()])]);
+        let sources = apart.replace("refset", "srcset");
+        assert_eq!(texts(&sources), [(Part::Sources, String::new(), vec!["a:1 x".to_owned(), "b:1 y".to_owned()])]);
+        assert_eq!(texts(&apart.replace("refset", "tstset")).len(), 2);
+    }
+
+    #[test]
+    fn segments_without_their_end_and_stray_brackets_lose_nothing() {
+        let text = "<?xml version='1.0'?>\n<tstset><doc docid=\"d\" sysid=\"A\"><p><seg id=1>x <y\n<seg id=2>z</p>\
+                    </doc>\n<doc docid=\"d\" sysid=\"B\"><seg id=1>p<seg id=2>q</doc></tstset>";
+        let lines = |lines: [&str; 2]| lines.map(str::to_owned).to_vec();
+        let of = |name: &str, of| (Part::Translations, name.to_owned(), lines(of));
+        assert_eq!(texts(text), [of("A", ["d:1 x <y", "d:2 z"]), of("B", ["d:1 p", "d:2 q"])]);
+        let xml = "<dataset><doc id=\"d\"><!-- a < b --><hyp system=\"A\"><p><seg id=\"1\">x < y <3 <b z <i>k</i>\
+                   <![CDATA[1 < 2]]></seg><seg id=\"2\">z</seg></p></hyp></doc></dataset>";
+        assert_eq!(texts(xml), [of("A", ["d:1 x < y <3 <b z k1 < 2", "d:2 z"])]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ mod set;
 mod warnings;
 
 use super::Stop;
-use crate::comet::{Found, OnDemand};
+use crate::comet::{Comet, Found, OnDemand};
 use crate::config::Config;
 use crate::data::texts::Texts;
 use crate::data::tokenizers::Tokenizers;
@@ -51,12 +51,14 @@ impl Validator {
     /// With the model of COMET that the configuration names, if it wants one.
     ///
     /// # Errors
-    /// It cannot be found or fetched, or is none that compares with references.
+    /// It cannot be found or fetched, is none that compares with references, or is damaged.
     pub fn with_model(self, offline: bool) -> Result<Self> {
         if !self.config.wants_comet(None) {
             return Ok(self);
         }
         let found = Found::with_references("valid.comet_model", &self.config.comet_model, offline)?;
+        // It stays in memory only from the first validation on, but what is damaged shows now.
+        Comet::load(&found, ComputeType::F32)?;
         Ok(Self { comet: Some(OnDemand::new(found, ComputeType::F32)), ..self })
     }
 
