@@ -33,7 +33,7 @@ fn style() -> MessageStyle {
 
 /// One message on stderr.
 pub fn message(text: impl Display) {
-    let _ = writeln!(std::io::stderr(), "{}", shown(&text.to_string()));
+    in_one_piece(&shown(&text.to_string()));
 }
 
 /// Prints what was done or found to stderr, unless `--quiet` was given.
@@ -125,7 +125,12 @@ pub fn shown(text: &str) -> Cow<'_, str> {
 /// Several messages in one text, as [`crate::error::Error`] writes them: it has made sure that each line is its own.
 pub fn messages(text: impl Display) {
     let text = text.to_string();
-    let _ = writeln!(std::io::stderr(), "{}", finished(harmless(&text)));
+    in_one_piece(&finished(harmless(&text)));
+}
+
+/// Writes text with its line feed at once: several processes may write to one terminal.
+fn in_one_piece(text: &str) {
+    let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
 fn finished(text: Cow<'_, str>) -> Cow<'_, str> {

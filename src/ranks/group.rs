@@ -3,6 +3,8 @@
 use std::cell::RefCell;
 use std::net::{IpAddr, TcpListener};
 use std::rc::Rc;
+#[cfg(feature = "mpi")]
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -69,13 +71,31 @@ impl Group {
 
     #[cfg(feature = "mpi")]
     fn by_mpi(ranks: Ranks, tell: Box<dyn Fn(Notice)>, act: Act) -> Result<Self> {
+        use std::sync::mpsc::{self, RecvTimeoutError};
+        use std::thread;
         use std::time::Instant;
 
         use super::mpi::Mpi;
         use super::timed::Timed;
 
+        let (host, act) = (host(), Arc::new(act));
+        // MPI waits for ever for a rank that does not start it.
+        let (started, has_started) = mpsc::channel::<()>();
+        let late = Failure {
+            rank: ranks.rank,
+            host: host.clone(),
+            update: 0,
+            what: format!("has waited {} seconds for all ranks to start", START.as_secs()),
+        };
+        let act_of_late = act.clone();
+        let wait = move || {
+            if let Err(RecvTimeoutError::Timeout) = has_started.recv_timeout(START) {
+                act_of_late(&late);
+            }
+        };
+        thread::Builder::new().spawn(wait).map_err(|error| Error::thread("waits for the ranks", error))?;
         let mpi = Rc::new(Mpi::start(ranks, Instant::now() + START, tell)?);
-        let host = host();
+        let act: Act = Box::new(move |failure| act(failure));
         let listener = (ranks.rank == 0).then(|| listen("", 0, false)).transpose()?;
         let own = listener.as_ref().map(|listener| Offer::new(&host, listener)).transpose()?;
         let Offer { launch, host: of_zero, addresses, port } = share(&*mpi, own)?;
@@ -88,6 +108,7 @@ impl Group {
                 meeting.join(&addresses.collect::<Vec<_>>())?
             }
         };
+        drop(started);
         let watch = Rc::new(watch);
         mpi.watched_by(watch.clone());
         let communicator: Rc<dyn Communicator> = Rc::new(Timed::new(mpi.clone(), watch.hosts()));

@@ -144,13 +144,16 @@ fn number(get: Get<'_>, name: &str) -> Result<usize> {
 
 /// Where rank 0 listens.
 fn address(launcher: Launcher, get: Get<'_>) -> Result<Option<(String, u16)>> {
-    let port = match get("MASTER_PORT") {
-        Some(_) => Some(u16::try_from(number(get, "MASTER_PORT")?).map_err(|_| {
-            Error::usage("MASTER_PORT is no port").help("ports go from 1 to 65535: set the variable to a free one")
-        })?),
-        None => None,
-    };
     let host = text(get, "MASTER_ADDR");
+    // Without an address, only Slurm's ranks need it.
+    let is_needed = (host.is_some() || launcher == Launcher::Slurm) && get("MASTER_PORT").is_some();
+    let port = is_needed.then(|| number(get, "MASTER_PORT")).transpose()?;
+    let port = port.map(|port| {
+        u16::try_from(port).ok().filter(|port| *port > 0).ok_or_else(|| {
+            Error::usage("MASTER_PORT is no port").help("ports go from 1 to 65535: set the variable to a free one")
+        })
+    });
+    let port = port.transpose()?;
     if let (Some(host), Some(port)) = (host.clone(), port) {
         // On MASTER_PORT itself, torchrun's agent listens.
         let has_agent = launcher == Launcher::Torch && text(get, "TORCHELASTIC_RUN_ID").is_some();
@@ -256,6 +259,8 @@ mod tests {
         assert!(error(&[("RANK", "x"), ("WORLD_SIZE", "2")]).contains("invalid value `x` for the variable RANK"));
         assert!(error(&[("PMI_RANK", "2"), ("PMI_SIZE", "2")]).contains("PMI_RANK=2 is no rank of PMI_SIZE=2"));
         let port = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "70000")];
+        assert!(error(&port).contains("MASTER_PORT"));
+        let port = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "0")];
         assert!(error(&port).contains("MASTER_PORT"));
     }
 

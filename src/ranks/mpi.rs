@@ -232,6 +232,17 @@ impl Mpi {
     }
 }
 
+/// A rank that goes without having finished tells the others, and does not end MPI: that would wait for them.
+impl Drop for Mpi {
+    fn drop(&mut self) {
+        let Some(universe) = self.universe.take() else { return };
+        std::mem::forget(universe);
+        if let Some(watch) = self.watch.take() {
+            watch.fail(&Error::failure("it has stopped working"));
+        }
+    }
+}
+
 impl Communicator for Mpi {
     fn ranks(&self) -> Ranks {
         self.ranks

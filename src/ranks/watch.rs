@@ -89,7 +89,7 @@ impl Failure {
     /// As an error of the ranks that have not failed.
     pub fn error(&self) -> Error {
         let Self { rank, host, update, what } = self;
-        let at = if *update == 0 { "before the first update".to_owned() } else { format!("after update {update}") };
+        let at = if *update == 0 { "before training".to_owned() } else { format!("after update {update}") };
         let what = format!("rank {rank} on {} {}, {at}", in_one_line(host), in_one_line(what));
         let help = match update {
             0 => "the messages of that rank may say more",
@@ -131,6 +131,8 @@ struct Shared {
     failed: OnceLock<Failure>,
     /// Whether this rank has done its work.
     is_done: AtomicBool,
+    /// Whether nobody watches any more.
+    is_over: AtomicBool,
     /// What to do when a rank has failed.
     act: Box<dyn Fn(&Failure) + Send + Sync>,
 }
@@ -223,7 +225,7 @@ impl Shared {
     /// Says regularly that this rank is alive, and looks whether the others are.
     fn keep(&self) {
         let mut last = Instant::now();
-        while self.failed.get().is_none() {
+        while self.failed.get().is_none() && !self.is_over.load(Ordering::Relaxed) {
             let timeout = Duration::from_millis(self.timeout.load(Ordering::Relaxed));
             // If this process was stopped, what the others said meanwhile has not been read yet.
             if last.elapsed() > timeout / 2 {
@@ -234,13 +236,11 @@ impl Shared {
             self.send(&Message::Alive(standing), |peer| !peer.is_closed);
             let silent = locked(&self.peers)
                 .iter()
-                .find(|peer| !peer.is_done && peer.heard.elapsed() > timeout)
+                // One that is done still has to end MPI with the others.
+                .find(|peer| !peer.is_closed && peer.heard.elapsed() > timeout)
                 .map(|peer| self.failure(peer, format!("has been silent for {} seconds", timeout.as_secs())));
             if let Some(failure) = silent {
                 self.fail(failure);
-            }
-            if self.is_done.load(Ordering::Relaxed) && locked(&self.peers).iter().all(|peer| peer.is_done) {
-                break;
             }
             thread::sleep(INTERVAL.min(timeout / 4));
         }
@@ -386,6 +386,7 @@ impl Drop for Watch {
         if !self.is_done() && self.failure().is_none() {
             self.fail(&Error::failure("it has stopped working"));
         }
+        self.shared.is_over.store(true, Ordering::Relaxed);
     }
 }
 

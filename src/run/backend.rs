@@ -1,7 +1,7 @@
 //! What trains a model: the number type of its products, the engine for its device, and how that reaches the devices of
 //! other ranks.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::env::consts::ARCH;
 #[cfg(feature = "cuda")]
 use std::rc::Rc;
@@ -57,7 +57,7 @@ pub fn number_type(wanted: WantedPrecision, device: &Device, tell: Tell<'_>) -> 
 
 /// What computes on this device, in words: the kind of the processor with the newest instructions that are used, or the
 /// kind of device.
-pub fn machine(device: &Device) -> String {
+fn machine(device: &Device) -> String {
     match device {
         Device::Cuda(_) => "an NVIDIA GPU".to_owned(),
         Device::Metal(_) => "an Apple GPU".to_owned(),
@@ -71,11 +71,31 @@ pub fn machine(device: &Device) -> String {
     }
 }
 
+/// What computes a run: of several ranks, all kinds of machines among them.
+///
+/// # Errors
+/// Another rank has failed.
+pub fn machines(device: &Device, group: Option<&Group>) -> Result<String> {
+    let own = machine(device);
+    let all = group.map_or(Ok(vec![own.clone()]), |group| group.gather(&own))?;
+    let all: BTreeSet<String> = all.into_iter().collect();
+    Ok(in_one_line(&Vec::from_iter(all).join(" and ")).into_owned())
+}
+
 /// The number type of a run that asks for "auto": that of `before`, the run that goes on, else the fastest on this
 /// processor. On other devices it is float32: no run there has shown that bfloat16 gives as good models.
-pub fn automatic_precision(before: Option<WantedPrecision>, device: &Device, tell: Tell<'_>) -> WantedPrecision {
+/// `have_bf16`: which ranks have instructions for bfloat16.
+pub fn automatic_precision(
+    before: Option<WantedPrecision>,
+    device: &Device,
+    have_bf16: &[bool],
+    tell: Tell<'_>,
+) -> WantedPrecision {
     let (precision, why) = match before.filter(|before| *before != WantedPrecision::Auto) {
         Some(before) => (before, "the run began with it".to_owned()),
+        None if have_bf16.iter().any(|has_bf16| *has_bf16 != have_bf16[0]) => {
+            (WantedPrecision::F32, "not all ranks have processors with instructions for bfloat16 products".to_owned())
+        }
         None if device.is_cpu() => {
             let (precision, why) = precision::fastest(&Processor::detect());
             (precision.into(), why)

@@ -44,6 +44,8 @@ pub struct RunCallbacks<'a> {
     pub text: TextChecksums,
     /// The update of the checkpoint that training goes on from, and its record.
     pub loaded: Option<(u64, Values)>,
+    /// What computes, as [`super::backend::machines`] says.
+    pub machine: String,
     /// The training data.
     pub data: &'a TrainingData,
     /// Validation set, if there is one.
@@ -106,12 +108,12 @@ impl Callbacks for RunCallbacks<'_> {
             self.keep_translations(files::BEST, &translations);
         }
         // A checkpoint that is written again, because its state is another, keeps the record of how it was trained.
-        let configuration = match &self.loaded {
-            Some((step, record)) if *step == state.step => record.clone(),
-            _ => record::recorded_values(self.config),
+        let (configuration, machine) = match &self.loaded {
+            Some((step, record)) if *step == state.step => (record.clone(), state.machine.clone()),
+            _ => (record::recorded_values(self.config), self.machine.clone()),
         };
         let frozen = self.config.train.freeze.clone();
-        let state = TrainState { configuration, frozen, ..state.clone() };
+        let state = TrainState { configuration, frozen, machine, ..state.clone() };
         // The previous one is in memory until it is written, and there may be no room for two.
         self.saver.finish()?;
         let copy = |tensor: &Tensor| on_host(tensor, |values| Ok(values.to_vec()));

@@ -45,7 +45,7 @@ fn model_of(values: &Values) -> Option<ModelConfig> {
 }
 
 /// Whether the final model of a run that has ended does not depend on a key: it says where something is computed or
-/// lies, what is shown, or what is kept on the way.
+/// lies, what is shown, what is kept on the way, or how the model translates later.
 fn decides_nothing_after_the_end(key: &str) -> bool {
     const PLACES: &[&str] = &[
         "runtime.device",
@@ -56,7 +56,6 @@ fn decides_nothing_after_the_end(key: &str) -> bool {
         "data.root",
         "data.cache_dir",
         "data.cache_above",
-        "decode.batch_tokens",
     ];
     const ON_THE_WAY: &[&str] = &[
         "train.log_every",
@@ -68,7 +67,7 @@ fn decides_nothing_after_the_end(key: &str) -> bool {
         "valid.on_start",
         "data.monitor",
     ];
-    PLACES.contains(&key) || ON_THE_WAY.contains(&key)
+    PLACES.contains(&key) || ON_THE_WAY.contains(&key) || key.starts_with("decode.")
 }
 
 /// How the configuration of a run differs from the one to continue it with.
@@ -124,8 +123,8 @@ pub fn configurations(
             .notes
             .push(format!("other sets are monitored from now on: \"{now}\" instead of \"{before}\" (`data.monitor`)"));
     }
-    if new.decode.batch_tokens != old.decode.batch_tokens {
-        comparison.not_taken_over.push("decode.batch_tokens");
+    if new.decode != old.decode {
+        comparison.not_taken_over.push("decode");
     }
     for (key, before, now) in config::differences_of(&before, &now) {
         comparison.is_same &= decides_nothing_after_the_end(&key);

@@ -188,7 +188,9 @@ pub fn follow(resolved: Resolved, surroundings: &Surroundings<'_>, group: &Rc<Gr
     let model = Transformer::with_precision(&config.model, vocabulary(&data.tokenizers), &device, compute)?;
     model.initialise(config.train.seed)?;
     let optimizer = Optimizer::of(&config.train, model.parameters())?;
+    backend::machines(&device, Some(group))?;
     let state = take_state(group, &model, &optimizer, config.train.seed)?;
+    group.watch().updated(state.step);
     let mut backend = backend::open(&model, others)?;
     let session = backend::rehearsal(&mut *backend, &data, &config, &|_| ())?;
     group.wait()?;

@@ -66,15 +66,14 @@ pub fn check_text(
     }
 }
 
-/// Notes in the state which machine, as [`super::backend::machine`] describes it, computes from now on; says so if
-/// another has computed it so far.
-pub fn move_to(machine: String, state: &mut TrainState, tell: Tell<'_>) {
-    let before = std::mem::replace(&mut state.machine, machine);
-    if state.step > 0 && before != state.machine {
+/// Says so if what computes from now on, as [`super::backend::machines`] describes it, is not what has computed the run
+/// so far.
+pub fn note_machine(machine: &str, state: &TrainState, tell: Tell<'_>) {
+    let TrainState { step, machine: before, .. } = state;
+    if *step > 0 && before != machine {
         tell(Notice::Note(format!(
-            "{before} has computed this run up to update {}, and {} goes on with it: it rounds otherwise, so that the \
-             results are not those, bit for bit, of a run that stays where it is",
-            state.step, state.machine
+            "{before} has computed this run up to update {step}, and {machine} goes on with it: it rounds otherwise, \
+             so that the results are not those, bit for bit, of a run that stays where it is"
         )));
     }
 }

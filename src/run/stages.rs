@@ -39,6 +39,7 @@ use crate::gpu::Others;
 use crate::model::Transformer;
 use crate::model_dir::{Notices, Tell, vocabulary};
 use crate::notice::{Notice, grouped};
+use crate::ops::matmul::Precision;
 use crate::ranks::Ranks;
 use crate::ranks::group::Group;
 use crate::report::events::Events;
@@ -120,17 +121,28 @@ impl Resolved {
             memory::refuse_the_impossible(&config.model, config.tokenizer.vocab_size)?;
         }
         let run = request.run_directory()?;
+        // Ranks may have processors of different kinds.
+        let has_bf16 = !device.is_cpu() || Precision::Bf16.is_native();
+        let have_bf16 = group.map_or(Ok(vec![has_bf16]), |group| group.gather(&has_bf16))?;
         if ranks.rank == 0 && config.runtime.precision == WantedPrecision::Auto {
             let before = request.resume.then(|| config::load_resolved(run.join(CONFIG_FILE)).ok()).flatten();
             let before = before.map(|before| before.runtime.precision);
-            config.runtime.precision = backend::automatic_precision(before, &device, tell);
+            config.runtime.precision = backend::automatic_precision(before, &device, &have_bf16, tell);
         }
         if let Some(group) = group {
-            // Ranks may have processors of different kinds: rank 0 chooses for all.
+            // Rank 0 chooses for all.
             let chosen = group.share(group.leads().then_some(config.runtime.precision))?;
             if config.runtime.precision == WantedPrecision::Auto {
                 config.runtime.precision = chosen;
             }
+        }
+        if let (WantedPrecision::Bf16, Some(other)) =
+            (config.runtime.precision, have_bf16.iter().skip(1).position(|has_bf16| !has_bf16))
+        {
+            let rank = other + 1;
+            tell(Notice::Warning(format!(
+                "the processor of rank {rank} has no instructions for bfloat16 products: that rank computes in f32"
+            )));
         }
         if ranks.rank == 0 {
             directory::refuse_unusable(&run, &config, request.resume)?;
@@ -274,9 +286,10 @@ impl<'a> Prepared<'a> {
         model.initialise(config.train.seed)?;
         let optimizer = Optimizer::of(&config.train, model.parameters())?;
         let resumed = old.is_some().then_some(&*resolved.run);
-        let (mut begun, is_loaded) = resume::begin(resumed, config, force, &model, &optimizer, &text, tell)?;
+        let (begun, is_loaded) = resume::begin(resumed, config, force, &model, &optimizer, &text, tell)?;
         plan.training().into_iter().for_each(|text| tell(Notice::Info(text)));
-        resume::move_to(backend::machine(&resolved.device), &mut begun, tell);
+        let machine = backend::machines(&resolved.device, surroundings.group.as_deref())?;
+        resume::note_machine(&machine, &begun, tell);
         let (state, recorded) = resume::adapt(begun, old.as_ref(), config, &data, text, force, tell)?;
         if state.health.has_gone_back() {
             let rate = state.health.rate;
@@ -290,6 +303,7 @@ impl<'a> Prepared<'a> {
         tell(Notice::Info(format!("model: {count} parameters; run directory: {run}")));
         let group = surroundings.group.as_ref();
         if let Some(group) = group {
+            group.watch().updated(state.step);
             follower::give_state(group, (&state, is_loaded), config, &model, &optimizer)?;
             tell(Notice::Info(plan::of_ranks(config, group.ranks().count, Some(group.machines()))));
         }
@@ -313,6 +327,7 @@ impl<'a> Prepared<'a> {
             optimizer,
             state,
             is_loaded,
+            machine,
             session,
             saver,
         };
@@ -333,6 +348,8 @@ struct Parts<'a> {
     state: TrainState,
     /// Whether the state comes from a checkpoint.
     is_loaded: bool,
+    /// What computes, as [`backend::machines`] says.
+    machine: String,
     session: Session,
     saver: Saver,
 }

@@ -93,6 +93,8 @@ pub struct Session {
     due: (bool, bool),
     /// Whether it has been said that most translations are the same.
     repeated_told: bool,
+    /// How many updates this start has made.
+    updates: u64,
     /// Whether a slow rank has been named.
     slow_told: bool,
     /// What fits into the device's memory in training, …

@@ -19,6 +19,8 @@ const NAMED: usize = 8;
 const SHOWN: usize = 60;
 /// Others wait so much longer than the slowest rank before that is worth a note, as a share of the time.
 const SLOW: f64 = 0.2;
+/// The updates of a start after which a slow rank is named: the first ones take longer, on any rank.
+const WARM_UP: u64 = 3;
 /// Updates after which a model that translates most sentences alike may be stuck; before, it is usual.
 const USUALLY_ALIKE: u64 = 1000;
 
@@ -85,6 +87,7 @@ impl Trainer<'_> {
         window.smoothed += update.outcome.sums.smoothed;
         window.nll += update.outcome.sums.nll;
         window.tokens += counts.tokens;
+        self.session.updates += 1;
         let important = step.is_multiple_of(self.config.log_every);
         let tokens = window.tokens as f64;
         let (loss, perplexity) = (window.smoothed / tokens, (window.nll / tokens).exp());
@@ -132,7 +135,7 @@ impl Trainer<'_> {
         let others: Vec<f64> =
             idle.iter().enumerate().filter(|(other, _)| *other != rank).map(|(_, it)| it.share).collect();
         let least = others.iter().copied().fold(1.0, f64::min);
-        if least - slow.share > SLOW && !self.session.slow_told {
+        if least - slow.share > SLOW && self.session.updates > WARM_UP && !self.session.slow_told {
             self.session.slow_told = true;
             self.log.line(&format!(
                 "note: the other ranks wait for rank {rank} on {}, which is slower, for {:.0} % of the time",

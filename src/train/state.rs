@@ -57,7 +57,7 @@ pub struct TrainState {
     pub frozen: Vec<String>,
     /// Whether `train.save_every`, as it was then, made the checkpoint of this update due; `None` until it is saved.
     pub regular: Option<bool>,
-    /// What computes it, as [`crate::run::backend::machine`] says: others round otherwise.
+    /// What computes it, as [`crate::run::backend::machines`] says: others round otherwise.
     pub machine: String,
     /// Checksums of the text that the rest refers to.
     pub text: TextChecksums,

@@ -6,6 +6,8 @@ mod dry_run;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
@@ -29,6 +31,9 @@ use crate::run::request::RunRequest;
 use crate::run::stages::{Outcome, Resolved, Step, Surroundings, UPDATES_REACHED};
 use crate::run::{backend, directory, follower, plan};
 use crate::train::{StopReason, Validation};
+
+/// How long a rank with an error leaves rank 0 to report the same one.
+const FOR_THE_LOG: Duration = Duration::from_secs(1);
 
 /// Messages at the first signal, and at a second one.
 const ON_SIGNALS: [&str; 2] = [
@@ -106,6 +111,11 @@ fn work(args: &TrainArgs, common: &Common) -> Result<()> {
             // Before the others hear of it: when one of them ends, the launcher ends this process.
             let rank = if other_ranks { format!("rank {rank}: ") } else { String::new() };
             messages(format_args!("error: {rank}{error}"));
+            // What fails on all ranks, such as a training that diverges, rank 0 writes into its log.
+            let since = Instant::now();
+            while other_ranks && group.watch().failure().is_none() && since.elapsed() < FOR_THE_LOG {
+                thread::sleep(Duration::from_millis(20));
+            }
             group.watch().fail(&error);
             signal_hook::low_level::exit(error.exit_code().into())
         }

@@ -190,6 +190,7 @@ impl Meeting<'_> {
             peers: Mutex::new(known),
             failed: OnceLock::new(),
             is_done: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
             act: self.act,
         });
         let start = |task: Box<dyn FnOnce() + Send>| {

@@ -101,40 +101,44 @@ fn a_rank_that_fails_says_why() {
             }
             let failure = failures.recv_timeout(SOON).unwrap();
             assert_eq!(watch.failure(), Some(&failure));
-            let what = format!("rank {failing} on host{failing} has failed: the disk is full, before the first update");
+            let what = format!("rank {failing} on host{failing} has failed: the disk is full, before training");
             assert_eq!(failure.error().what(), what);
         }
     }
 }
 
-/// Its connection stays, as that of a stopped process does.
+/// Its connection stays, as that of a stopped process does; also if it was done, and has not ended MPI yet.
 #[test]
 fn a_silent_rank_is_named() {
-    let listening = channel();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let act = Box::new(move |failure: &Failure| drop(listening.0.send(failure.clone())));
-    let ranks = Ranks { rank: 0, count: 2 };
-    let meeting = Meeting { ranks, launch: "test", host: "host0", timeout: SOON, act };
-    let watch = thread::scope(|scope| {
-        let watch = scope.spawn(|| meeting.host(&listener, &[]));
-        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        let message = Message::Hello(Hello {
-            launch: "test".to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            rank: 1,
-            count: 2,
-            host: "host1".to_owned(),
+    for is_done in [false, true] {
+        let (heard, failures) = channel();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let act = Box::new(move |failure: &Failure| drop(heard.send(failure.clone())));
+        let ranks = Ranks { rank: 0, count: 2 };
+        let meeting = Meeting { ranks, launch: "test", host: "host0", timeout: SOON, act };
+        thread::scope(|scope| {
+            let watch = scope.spawn(|| meeting.host(&listener, &[]));
+            let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            let message = Message::Hello(Hello {
+                launch: "test".to_owned(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                rank: 1,
+                count: 2,
+                host: "host1".to_owned(),
+            });
+            send(&stream, &message).unwrap();
+            let watch = watch.join().unwrap().unwrap();
+            if is_done {
+                send(&stream, &Message::Done).unwrap();
+            }
+            watch.set_timeout(Duration::from_secs(2));
+            let failure = failures.recv_timeout(SOON).unwrap();
+            assert_eq!((failure.rank, &failure.what[..]), (1, "has been silent for 2 seconds"));
+            assert_eq!(watch.finish().is_err(), !is_done);
+            drop(stream);
         });
-        send(&stream, &message).unwrap();
-        let watch = watch.join().unwrap().unwrap();
-        watch.set_timeout(Duration::from_secs(2));
-        let failure = listening.1.recv_timeout(SOON).unwrap();
-        assert_eq!((failure.rank, &failure.what[..]), (1, "has been silent for 2 seconds"));
-        drop(stream);
-        watch
-    });
-    assert!(watch.finish().is_err());
+    }
 }
 
 /// Neither what is not of this run nor what is not understood keeps ranks from meeting.

@@ -59,6 +59,7 @@ impl Begun<'_> {
             optimizer,
             state,
             is_loaded,
+            machine,
             session,
             saver,
         } = parts;
@@ -70,6 +71,7 @@ impl Begun<'_> {
             config,
             text: state.text.clone(),
             loaded: is_loaded.then(|| (state.step, state.configuration.clone())),
+            machine,
             data: &data,
             validator,
             stop: surroundings.stop,
