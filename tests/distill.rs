@@ -68,11 +68,12 @@ fn a_student_is_trained_on_its_teacher_s_translations() {
     let again = fs::metadata(project.path(&format!("{folder}/part-000000.jsonl"))).unwrap();
     assert_eq!(again.modified().unwrap(), times.modified().unwrap());
 
-    // With the run's own configuration, its own text is not distilled again.
-    let own = ["distill", "--teacher", "runs/small", "--config", "runs/student/config.toml", "--beam", "1"];
-    let output = project.mt(&own);
-    succeeds(&output);
-    assert!(stderr(&output).contains(&format!("translating {LINES} lines")), "{}", stderr(&output));
+    // With the run's own configuration, its own text is not distilled again, whatever its path looks like.
+    for config in ["runs/student/config.toml", "runs/../runs/student/config.toml"] {
+        let output = project.mt(&["distill", "--teacher", "runs/small", "--config", config, "--beam", "1"]);
+        succeeds(&output);
+        assert!(stderr(&output).contains(&format!("translating {LINES} lines")), "{}", stderr(&output));
+    }
     // The text of the run does not change under it.
     for more in [&["--keep", "0.5"][..], &["--keep", "0.5", "--text-only"]] {
         fails(&project.mt(&[&DISTILL[..], more].concat()), 2, &["another choice", "report.json"]);
@@ -127,6 +128,38 @@ fn shares_of_the_text_make_the_same() {
         assert!(whole == shared, "{name}");
     }
     assert!(!project.path("shared/model.safetensors").exists());
+    // Shares are of the parts of all corpora.
+    let pairs = |name: &str| format!("{{ source = \"{name}.en\", target = \"{name}.de\" }}");
+    let two = text(&project, "student.toml").replace(&pairs("many"), &(pairs("train") + ", " + &pairs("valid")));
+    project.write("two.toml", two);
+    let of_two = ["distill", "--teacher", "runs/small", "--config", "two.toml", "--beam", "1", "--run-dir", "two"];
+    let made =
+        || [0, 1].map(|corpus| project.path(&format!("two/distilled/corpus-{corpus}/part-000000.jsonl")).exists());
+    for (share, want) in [("1/2", [true, false]), ("2/2", [true, true])] {
+        succeeds(&project.mt(&[&of_two[..], &["--shard", share]].concat()));
+        assert_eq!(made(), want);
+    }
+}
+
+/// A teacher of several languages is told which, where the student has one; text that is split already is refused.
+#[test]
+fn teachers_of_several_languages_are_told_which() {
+    let project = taught(&["tokenizer.tags=[\"<2de>\", \"<2en>\"]", "data.train.0.tag=<2de>", "data.valid.tag=<2de>"]);
+    let distill = [&DISTILL[..], &["--to", "de"]].concat();
+    let output = project.mt(&distill);
+    succeeds(&output);
+    let target = text(&project, "runs/student/distilled/corpus-0/target.txt");
+    assert!(target.lines().filter(|line| TARGET.contains(line)).count() > LINES / 2, "{}", stderr(&output));
+    fails(&project.mt(&[&DISTILL[..], &["--to", "it", "--run-dir", "no"]].concat()), 2, &["it"]);
+    let split = sets(&["tokenizer.kind=subword-nmt", "tokenizer.dropout=0", "train.max_updates=2"]);
+    succeeds(&project.train(&[&split[..], &["--run-dir", "split"]].concat()));
+    let of_split = ["distill", "--teacher", "split", "--config", "student.toml", "--run-dir", "no"];
+    fails(&project.mt(&of_split), 2, &["split into subwords already", "tokenizer.codes"]);
+    fails(
+        &project.mt(&["augment", "--model", "split", "--input", "many.de", "--out", "no"]),
+        2,
+        &["split into subwords"],
+    );
 }
 
 #[test]

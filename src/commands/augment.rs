@@ -13,6 +13,7 @@ use crate::console::{info, note, tell};
 use crate::data::corpus::PairSource;
 use crate::data::{CorpusLocation, texts};
 use crate::error::{Error, Result};
+use crate::synthetic::PART_LINES;
 
 /// Translates text in the target language back, into pairs to train on.
 pub(super) fn run(args: &AugmentArgs, common: &Common) -> Result<()> {
@@ -31,13 +32,15 @@ pub(super) fn run(args: &AugmentArgs, common: &Common) -> Result<()> {
     let corpora: Vec<Box<dyn PairSource>> = args.input.iter().map(open).collect::<Result<_>>()?;
     let lines: usize = corpora.iter().map(|pairs| pairs.len()).sum();
     let progress = synthesis::progress(lines);
-    let mut made = Vec::new();
+    let (mut made, mut parts_before) = (Vec::new(), 0);
     for (index, (path, pairs)) in args.input.iter().zip(&corpora).enumerate() {
         let key = path.display().to_string();
-        let input = Input { key: &key, pairs: &**pairs, tag: tag.as_deref(), languages: languages.clone() };
+        let (tag, languages) = (tag.as_deref(), languages.clone());
+        let input = Input { key: &key, pairs: &**pairs, tag, languages, parts_before };
         let name = folder_of_text(index);
         // None of a share alone.
         let parts = synthesis::translate(&mut maker, &input, (&args.out, &name), args.shard, &progress)?;
+        parts_before += pairs.len().div_ceil(PART_LINES);
         made.extend(parts.map(|parts| (key, parts, &**pairs)));
     }
     progress.finish_and_clear();

@@ -9,6 +9,7 @@ use super::shared::synthesis::{self, ChosenPairs, Input, Maker};
 use super::shared::{arguments, model};
 use super::train;
 use crate::cli::{Common, DistillArgs, RunArgs, SelectionArgs, TrainArgs};
+use crate::comet::Found;
 use crate::config;
 use crate::console::{info, note, tell};
 use crate::data::corpus::PairSource;
@@ -21,6 +22,7 @@ use crate::run::directory::{self, is_run};
 use crate::run::init::Start;
 use crate::run::request::RunRequest;
 use crate::run::stages::Resolved;
+use crate::synthetic::PART_LINES;
 
 /// The folder of the translations, in the student's run.
 const FOLDER: &str = "distilled";
@@ -43,14 +45,23 @@ pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
         Resolved::new(request.clone(), None, &|_| ())?;
         Start::open(&config)?;
         Tokenizers::named(&config.tokenizer)?;
+        for set in config.data.valid.iter().chain(&config.data.monitor) {
+            texts::find_one(&set.location, common.offline)?.open(1.0, &|_| ())?;
+        }
+        if config.valid.wants_comet(None) {
+            Found::with_references("valid.comet_model", &config.valid.comet_model, common.offline)?;
+        }
     }
     if args.shard.is_none() {
         refuse_other_choice(args, &run)?;
     }
     // With the run's own configuration, these are there already.
-    let own = absolute(&run.join(FOLDER))?;
+    let own = run.join(FOLDER).canonicalize().ok();
     let is_own = |location: &CorpusLocation| match location {
-        CorpusLocation::Files { source, .. } => source.starts_with(&own),
+        CorpusLocation::Files { source, .. } => {
+            let source = source.canonicalize().unwrap_or_else(|_| source.clone());
+            own.as_ref().is_some_and(|own| source.starts_with(own))
+        }
         CorpusLocation::Tsv { .. } | CorpusLocation::Hub(_) => false,
     };
     config.data.train.retain(|corpus| !is_own(&corpus.location));
@@ -73,15 +84,18 @@ pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
     let lines: usize = corpora.iter().map(|pairs| pairs.len()).sum();
     let progress = synthesis::progress(lines);
     info(format_args!("translating {lines} lines of training text, into {}", shown_path(&run.join(FOLDER))));
-    let mut made = Vec::new();
+    let (mut made, mut parts_before) = (Vec::new(), 0);
     for (index, (corpus, pairs)) in config.data.train.iter().zip(&corpora).enumerate() {
         let key = format!("data.train[{index}]");
         let of_all = [&config.decode.source_language, &config.decode.target_language];
-        let languages = [0, 1].map(|side| corpus.languages[side].clone().or_else(|| of_all[side].clone()));
+        let of_flags = [&args.languages.from, &args.languages.to];
+        let stated = |side: usize| corpus.languages[side].clone().or_else(|| of_all[side].clone());
+        let languages = [0, 1].map(|side| of_flags[side].clone().or_else(|| stated(side)));
         let tag = corpus.tag.as_deref();
-        let input = Input { key: &key, pairs: &**pairs, tag, languages };
+        let input = Input { key: &key, pairs: &**pairs, tag, languages, parts_before };
         let name = format!("{FOLDER}/corpus-{index}");
         let parts = synthesis::translate(&mut maker, &input, (&run, &name), args.shard, &progress)?;
+        parts_before += pairs.len().div_ceil(PART_LINES);
         // None of a share alone.
         made.extend(parts.map(|parts| (key, parts, corpus, &**pairs)));
     }

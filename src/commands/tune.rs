@@ -195,21 +195,26 @@ fn smooth(trials: &mut [Trial]) {
     let is_same_row = |a: &Trial, b: &Trial| a.beam == b.beam && a.penalty.kind == b.penalty.kind;
     for row in trials.chunk_by_mut(is_same_row) {
         let scores: Vec<f64> = row.iter().map(|trial| trial.score).collect();
-        let reach = usize::from(scores.len() > 2);
+        if scores.len() < 3 {
+            continue;
+        }
         for (index, trial) in row.iter_mut().enumerate() {
-            let around = &scores[index.saturating_sub(reach)..(index + 1 + reach).min(scores.len())];
-            trial.smoothed = around.iter().sum::<f64>() / around.len() as f64;
+            // The ends have themselves beyond them: no fewer scores decide there.
+            let around = [index.saturating_sub(1), index, (index + 1).min(scores.len() - 1)];
+            trial.smoothed = around.iter().map(|index| scores[*index]).sum::<f64>() / 3.0;
         }
     }
 }
 
 /// The best trial, and that of the model's own values. Smoothed scores decide: where a little more penalty is much
 /// worse, a good score is chance, and other text may have a bad one. Among those with equal ones, the best score wins,
-/// then the model's own values, then the narrower beam, then the model's own penalty.
+/// then the model's own values, then the narrower beam, then the model's own penalty. What scores less than the model's
+/// own values does not replace them.
 fn choose(trials: &[Trial], own: (usize, LengthPenalty)) -> (&Trial, &Trial) {
     let before = trials.iter().find(|trial| (trial.beam, trial.penalty) == own).unwrap_or(&trials[0]);
     let is_better = |one: &Trial, than: &Trial| [one.smoothed, one.score] > [than.smoothed, than.score];
-    let best = trials.iter().fold(before, |best, trial| if is_better(trial, best) { trial } else { best });
+    let as_good = trials.iter().filter(|trial| trial.score >= before.score);
+    let best = as_good.fold(before, |best, trial| if is_better(trial, best) { trial } else { best });
     // A beam of 1 finds the same with every penalty.
     let is_as_good = |trial: &&Trial| trial.beam == best.beam && !is_better(best, trial) && trial.penalty == own.1;
     (trials.iter().find(is_as_good).unwrap_or(best), before)

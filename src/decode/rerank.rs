@@ -49,6 +49,8 @@ pub trait Judge: Debug + Send + Sync {
 pub struct Rerank {
     /// What makes one better than another.
     pub by: Criterion,
+    /// How BLEU splits lines, where it compares them.
+    pub bleu: BleuOptions,
     /// How many of the best stay, the best first.
     pub keep: usize,
 }
@@ -76,7 +78,7 @@ impl Rerank {
     ) -> Result<()> {
         let missing = || Error::failure("no model judges the translations");
         match self.by {
-            Criterion::Likeness(utility) => match utility.metric() {
+            Criterion::Likeness(utility) => match utility.metric(self.bleu) {
                 Some(metric) => translations.par_iter_mut().for_each(|translation| {
                     let scores = utilities(&*metric, &texts(translation));
                     self.keep_best(translation, scores);
@@ -124,10 +126,10 @@ fn texts(translation: &Translation) -> Vec<&str> {
 
 impl Utility {
     /// The metric that compares text, if it is one.
-    fn metric(self) -> Option<Box<dyn TextMetric>> {
+    fn metric(self, bleu: BleuOptions) -> Option<Box<dyn TextMetric>> {
         match self {
             Self::Chrf => Some(Box::new(ChrfOptions::default())),
-            Self::Bleu => Some(Box::new(BleuOptions { effective_order: true, ..BleuOptions::default() })),
+            Self::Bleu => Some(Box::new(BleuOptions { effective_order: true, ..bleu })),
             Self::Comet => None,
         }
     }
@@ -206,7 +208,7 @@ mod tests {
             DRAWN.iter().map(|reference| score(hypothesis, reference)).sum::<f64>() / DRAWN.len() as f64
         };
         for (utility, score) in [(Utility::Bleu, &bleu as &dyn Fn(&str, &str) -> f64), (Utility::Chrf, &chrf)] {
-            let found = utilities(&*utility.metric().unwrap(), &DRAWN);
+            let found = utilities(&*utility.metric(BleuOptions::default()).unwrap(), &DRAWN);
             for (text, found) in DRAWN.iter().zip(&found) {
                 assert!((found - mean(score, text)).abs() < 1e-9, "{utility:?} {text}: {found}");
             }
@@ -222,7 +224,7 @@ mod tests {
         let drawn = Translation { n_best: DRAWN.iter().map(candidate).collect(), ..blank };
         for (keep, want) in [(1, &[0][..]), (3, &[0, 2, 4]), (9, &[0, 2, 4, 1])] {
             let mut translation = drawn.clone();
-            let rerank = Rerank { by: Criterion::Likeness(Utility::Chrf), keep };
+            let rerank = Rerank { by: Criterion::Likeness(Utility::Chrf), bleu: BleuOptions::default(), keep };
             rerank.choose(std::slice::from_mut(&mut translation), &[""], None).unwrap();
             let texts: Vec<&str> = translation.n_best.iter().map(|candidate| &*candidate.text).collect();
             let want: Vec<&str> = want.iter().map(|number| DRAWN[*number]).collect();

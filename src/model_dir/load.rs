@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use candle_core::{DType, Device};
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::find::{config_of, directory};
@@ -118,14 +119,19 @@ impl ModelFiles {
         reader.with_trained_length(self.config.data.max_length).with_language(self.languages[0].clone())
     }
 
-    /// What tells its weights from all others: a checksum of their manifest.
+    /// What tells its weights and subwords from all others: a checksum of what their manifest lists, but for the
+    /// configuration, which `mt tune` changes.
     ///
     /// # Errors
     /// It cannot be read.
     pub fn identity(&self) -> Result<String> {
         let path = self.located.directory.join(checkpoint::MANIFEST_FILE);
         let text = file::read_own_text(&path).map_err(|error| Error::io("read", &path, error))?;
-        Ok(hex(&Sha256::digest(text.as_bytes())))
+        let manifest: Value = serde_json::from_str(&text)
+            .map_err(|error| Error::failure(format!("not a manifest: {error}")).at(&path).caused_by(error))?;
+        let files = ["files", "run_files"].into_iter().flat_map(|key| manifest[key].as_array().into_iter().flatten());
+        let listed: Vec<&Value> = files.filter(|file| file["name"] != checkpoint::CONFIG_FILE).collect();
+        Ok(hex(&Sha256::digest(json!(listed).to_string())))
     }
 
     /// The files that it is made of, which no output may replace.

@@ -14,6 +14,7 @@ use crate::decode::{LengthPenalty, MAX_BEAM, PenaltyKind};
 use crate::error::{Error, Result};
 use crate::infer::ComputeType;
 use crate::model_dir::ModelFiles;
+use crate::run::validator;
 
 /// How to decode: flags over the configuration of the first of the models that translate together.
 pub(crate) fn translate_options(
@@ -47,7 +48,8 @@ pub(crate) fn translate_options(
     let kind = length_penalty_kind.as_deref().map(|name| PenaltyKind::from_flag("--length-penalty-kind", name));
     let long = long.as_deref().map(|name| Long::from_flag("--long", name));
     let n_best = n_best.unwrap_or(1);
-    let rerank = strategy.criterion()?.map(|by| Rerank { by, keep: n_best });
+    let bleu = validator::scoring(&first.config, &first.tokenizers);
+    let rerank = strategy.criterion()?.map(|by| Rerank { by, bleu, keep: n_best });
     let strategy = strategy.strategy(config.beam, n_best, common.seed.unwrap_or(seed))?;
     // It chooses among all that the search finds.
     let n_best = if rerank.is_some() { strategy.rows() } else { n_best };

@@ -11,6 +11,7 @@ use crate::commands::shared::{decoding, languages};
 use crate::console::{Counted, info, is_watched, progress_bar, warning};
 use crate::data::corpus::{PairSource, tagged};
 use crate::data::tags::{LanguageTags, unknown_word};
+use crate::data::tokenizer::TokenizerKind;
 use crate::decode::rerank::{Criterion, Utility};
 use crate::decode::source::Long;
 use crate::decode::translate::{TranslateOptions, Translator};
@@ -61,6 +62,13 @@ impl Maker {
                 return Err(error.help("leave it out; --keep leaves out what the model is least sure of"));
             }
             _ => {}
+        }
+        let [source, target] = [&first.tokenizers.source, &first.tokenizers.target];
+        if [source, target].iter().any(|it| it.kind() == Some(TokenizerKind::SubwordNmt) && !it.has_codes()) {
+            let what =
+                "the model reads and writes text that is split into subwords already, and its translations are whole";
+            let error = Error::usage(what).at(first.directory());
+            return Err(error.help("state the codes (`tokenizer.codes`), and give plain text"));
         }
         let options = decoding::translate_options(decode, None, (&first, &others), common)?;
         let (weights, precision) = (weights.to_vec(), decode.precision.clone());
@@ -130,6 +138,8 @@ pub(crate) struct Input<'a> {
     /// Its tag and languages.
     pub tag: Option<&'a str>,
     pub languages: [Option<String>; 2],
+    /// How many parts the corpora before it have: shares count all parts.
+    pub parts_before: usize,
 }
 
 /// Translates what of a corpus has no translation yet, and returns the parts; of a shard alone, none.
@@ -151,7 +161,7 @@ pub(crate) fn translate(
     warn_of_tags(&maker.first, input, tag.as_deref())?;
     let (mut number, all) = (0, input.pairs.len().div_ceil(PART_LINES));
     each_part(input.pairs, |lines| {
-        if number % count == index && !parts.has(number) {
+        if (input.parts_before + number) % count == index && !parts.has(number) {
             let options = TranslateOptions { lines_before: number * PART_LINES, ..maker.options.clone() };
             let translator = maker.translator()?;
             let sources: Vec<_> = lines.iter().map(|[source, _]| tagged(tag.as_deref(), source)).collect();
