@@ -377,6 +377,9 @@ pub struct ShortlistArgs {
     /// File with a translation of each source line
     #[arg(long, value_name = "FILE")]
     pub tgt: Option<PathBuf>,
+    /// Of these files.
+    #[command(flatten)]
+    pub languages: LanguageArgs,
     /// Fetch data sets of the hub that the model's configuration names as its training text, with your token; and
     /// write prepared text where it says (`data.cache_dir`)
     #[arg(long, conflicts_with = "src")]

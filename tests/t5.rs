@@ -183,6 +183,14 @@ fn what_is_not_such_a_model_is_named() {
     let problems =
         ["`feed_forward_proj` is \"gated-tanh\"", "`num_heads` is 0", "`is_decoder` is true", "5000 buckets"];
     fails(&project.mt(&["import", "odd", "--out", "model"]), 1, &problems);
+    // Subwords of another model.
+    write(&project, "mixed", true, false, |config, _| config["eos_token_id"] = json!(1));
+    fails(&project.mt(&["import", "mixed", "--out", "model"]), 1, &["`eos_token_id` of config.json is 1", "\"<s>\""]);
+    // `transformers` obeys this key, whatever the other says.
+    write(&project, "relu", true, false, |config, _| config["dense_act_fn"] = json!("relu"));
+    succeeds(&project.mt(&["import", "relu", "--out", "relu-model"]));
+    let config = std::fs::read_to_string(project.path("relu-model/config.toml")).unwrap();
+    assert!(config.contains("activation = \"relu\"") && config.contains("gated = true"), "{config}");
     write(&project, "torn", true, false, |_, tensors| {
         tensors.remove("decoder.final_layer_norm.weight");
         tensors.insert("decoder.more.weight".to_owned(), (vec![1], vec![0.0]));
@@ -208,8 +216,16 @@ fn a_model_comes_back_from_its_export() {
     let project = Project::new();
     project.write("source", "the cat a dog the dog a cat the a dog\n");
     project.write("target", "die Katze ein Hund der Hund eine Katze die ein Hund der\n");
+    write(&project, "other", true, false, |_, _| ());
+    succeeds(&project.mt(&["import", "other", "--out", "other-model"]));
+    let output = project.mt(&["export", "other-model", "--format", "hf", "--out", "out"]);
+    fails(&output, 1, &["`<unk>` has the id 2", "and 0 here"]);
     for (name, gated, tied) in [("gated", true, false), ("tied", false, true)] {
-        write(&project, name, gated, tied, |_, _| ());
+        write(&project, name, gated, tied, |config, _| {
+            (config["pad_token_id"], config["eos_token_id"]) = (0.into(), 1.into());
+        });
+        let subwords = marian::sentencepiece_after(["<pad>", "</s>", "<unk>"], &WORDS);
+        std::fs::write(project.path(&format!("{name}/spiece.model")), subwords).unwrap();
         let [model, folder, again] = ["model", "folder", "again"].map(|what| format!("{name}-{what}"));
         succeeds(&project.mt(&["import", name, "--out", &model]));
         succeeds(&project.mt(&["export", &model, "--format", "hf", "--out", &folder]));
@@ -240,6 +256,11 @@ fn a_model_comes_back_from_its_export() {
         let output = project.mt(&["export", &model, "--format", "hf-marian", "--out", "out"]);
         fails(&output, 1, &["model.norm_kind", "model.feed_forward_bias", "model.positions"]);
     }
+    project.write(
+        "gated/tokenizer.json",
+        r#"{ "added_tokens": [{ "content": "<extra_id_0>" }, { "content": "<ent>" }] }"#,
+    );
+    fails(&project.mt(&["import", "gated", "--out", "no"]), 1, &["tokens were added to its vocabulary", "\"<ent>\""]);
     // One of our own, whose layers T5 does not have.
     succeeds(&project.train(&["--set", "model.positions=relative", "--set", "train.max_updates=1"]));
     let output = project.mt(&["export", "runs/small", "--format", "hf", "--out", "out"]);

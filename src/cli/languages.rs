@@ -13,7 +13,7 @@ pub struct LanguageArgs {
     pub from: Option<String>,
     /// The language to translate into, such as deu_Latn
     ///
-    /// Also for models with tags: `--to de` is `--tag "<2de>"` if the model has that tag. Default:
+    /// Also for models with tags: `--to de` puts `<2de>` in front of each line if the model has that tag. Default:
     /// `decode.target_language` of the model.
     #[arg(long, value_name = "LANGUAGE")]
     pub to: Option<String>,

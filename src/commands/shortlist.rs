@@ -31,7 +31,7 @@ pub(super) fn run(args: &ShortlistArgs, common: &Common) -> Result<()> {
     let train = match (&args.src, &args.tgt) {
         (Some(source), Some(target)) => {
             vec![CorpusConfig {
-                languages: [None, None],
+                languages: [args.languages.from.clone(), args.languages.to.clone()],
                 location: CorpusLocation::files(source, target),
                 tag: None,
                 weight: 1.0,

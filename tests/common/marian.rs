@@ -29,9 +29,14 @@ pub const WORDS: [&str; 10] = ["▁the", "▁cat", "▁dog", "▁a", "▁die", "
 
 /// A unigram model: `<unk>`, `<s>`, `</s>`, then these pieces, then single characters.
 pub fn sentencepiece(pieces: &[&str]) -> Vec<u8> {
-    let mut all: Vec<Piece> = [("<unk>", 2), ("<s>", 3), ("</s>", 3)]
-        .map(|(piece, kind)| Piece { piece: piece.into(), score: 0.0, kind: Some(kind) })
-        .into();
+    sentencepiece_after(["<unk>", "<s>", "</s>"], pieces)
+}
+
+/// As [`sentencepiece`], with other special pieces first.
+pub fn sentencepiece_after(special: [&str; 3], pieces: &[&str]) -> Vec<u8> {
+    let kind = |piece| if piece == "<unk>" { 2 } else { 3 };
+    let mut all: Vec<Piece> =
+        special.map(|piece| Piece { piece: piece.into(), score: 0.0, kind: Some(kind(piece)) }).into();
     all.extend(pieces.iter().map(|piece| Piece { piece: (*piece).into(), score: -2.0, kind: None }));
     let characters = "▁abcdefghijklmnopqrstuvwxyzäöüKHST".chars();
     all.extend(characters.map(|c| Piece { piece: c.to_string(), score: -5.0, kind: None }));

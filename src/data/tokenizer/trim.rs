@@ -66,7 +66,8 @@ pub(super) fn trim(tokenizer: &Tokenizer, mut is_kept: Vec<bool>) -> Result<Trim
     let failed = |error| Error::failure("the tokenizer is not JSON").caused_by(error);
     let mut json: Value = serde_json::from_str(tokenizer.json()).map_err(failed)?;
     let specials = tokenizer.engine.specials();
-    specials.into_iter().for_each(|id| is_kept[id as usize] = true);
+    let tags = tokenizer.ids_of(&tokenizer.language_tags());
+    specials.into_iter().chain(tags).for_each(|id| is_kept[id as usize] = true);
     if json["type"] == languages::TYPE {
         return languages::trimmed(tokenizer.json(), is_kept);
     }

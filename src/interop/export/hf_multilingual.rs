@@ -192,6 +192,11 @@ fn tokenizer(model: &Model, directory: &Path) -> Result<()> {
     let (kind, all) = (Kind::of(model), pieces(tokenizer));
     let languages = languages(tokenizer);
     let names: Vec<&str> = languages.iter().filter_map(|(_, id)| tokenizer.piece(*id)).collect();
+    // The tokenizer of M2M-100 alone knows codes that are not pieces.
+    let named = |code: &Option<String>| {
+        let id = languages.iter().find(|(other, _)| Some(*other) == code.as_deref()).map(|(_, id)| *id);
+        id.and_then(|id| tokenizer.piece(id)).filter(|_| kind != Kind::M2m100).map(str::to_owned).or(code.clone())
+    };
     if let Some(bytes) = tokenizer.sentencepiece()
         && (kind == Kind::M2m100 || has_ids_of_fairseq(tokenizer, &bytes)?)
     {
@@ -205,8 +210,8 @@ fn tokenizer(model: &Model, directory: &Path) -> Result<()> {
     let mut config = json!({
         "tokenizer_class": kind.class(), "bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>",
         "unk_token": "<unk>", "pad_token": "<pad>", "model_max_length": model.config.model.max_length,
-        "additional_special_tokens": names, "src_lang": model.config.decode.source_language,
-        "tgt_lang": model.config.decode.target_language,
+        "additional_special_tokens": names, "src_lang": named(&model.config.decode.source_language),
+        "tgt_lang": named(&model.config.decode.target_language),
     });
     match kind {
         Kind::M2m100 => {
@@ -217,7 +222,9 @@ fn tokenizer(model: &Model, directory: &Path) -> Result<()> {
             config["language_codes"] = "m2m100".into();
         }
         Kind::Nllb | Kind::Mbart50 => {
-            config["mask_token"] = "<mask>".into();
+            if all.contains(&"<mask>") {
+                config["mask_token"] = "<mask>".into();
+            }
             config["legacy_behaviour"] = tokenizer.language_last().into();
             write_text(directory, "tokenizer.json", &tokenizer.library_json()?)?;
         }

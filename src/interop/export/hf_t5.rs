@@ -16,6 +16,9 @@ use crate::model::{Activation, ModelConfig, NormKind, NormPlacement, PositionKin
 /// T5's sentinels (`<extra_id_0>`), which are in the embedding, but not in the SentencePiece model.
 const SENTINELS: usize = 100;
 
+/// The id of unknown text, which the tokenizer of `transformers` takes for granted.
+const UNKNOWN: u32 = 2;
+
 /// Writes the model into a new directory.
 ///
 /// # Errors
@@ -55,6 +58,9 @@ fn refuse(model: &Model) -> Result<Vec<u8>> {
     obstacles.unless(tokenizers.target.languages().is_empty(), "tokenizer", "it has no languages");
     let what = "its subwords are those of one unigram model of SentencePiece";
     obstacles.unless(subwords.is_some(), "tokenizer", what);
+    let unknown = tokenizers.target.unk_id();
+    let why = format!("`<unk>` has the id {UNKNOWN} in the tokenizer that transformers has for T5, and {unknown} here");
+    obstacles.unless(unknown == UNKNOWN, "tokenizer", &why);
     obstacles.check()?;
     Ok(subwords.unwrap_or_default())
 }

@@ -17,6 +17,9 @@ use crate::escape::{brief, quoted};
 /// The tokenizer of a model without SentencePiece: for both sides, or for the source.
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 
+/// The settings of a tokenizer.
+pub(super) const CONFIG: &str = "tokenizer_config.json";
+
 /// Tokens that were added to a vocabulary, with their ids.
 pub(super) const ADDED: &str = "added_tokens.json";
 
@@ -41,7 +44,7 @@ pub(super) fn read_tokenizers(directory: &Path, settings: &Settings) -> Result<T
     if is_in_json(directory) {
         return in_json(directory, settings);
     }
-    let config_file = directory.join("tokenizer_config.json");
+    let config_file = directory.join(CONFIG);
     let config = if config_file.exists() { read_json(&config_file)? } else { Map::new() };
     let name = |key: &str, default: &str| {
         let value = &config.get(key);
@@ -71,25 +74,30 @@ pub(super) fn read_tokenizers(directory: &Path, settings: &Settings) -> Result<T
             Error::failure("source and target have vocabularies of different sizes, but there is one vocab.json");
         return Err(error.at(directory).help("target_vocab.json is missing"));
     }
-    refuse_added_tokens(directory, &config, &read_json(&source_file)?)?;
+    let vocabulary = read_json(&source_file)?;
+    refuse_added_tokens(directory, Vec::new(), |token| vocabulary.contains_key(token))?;
     let target_file = if is_separate { target_file } else { source_file.clone() };
     let source = side(&source_file, &directory.join("source.spm"), &names, settings, 0)?;
     let target = side(&target_file, &directory.join("target.spm"), &names, settings, 1)?;
     Ok(Tokenizers { source: Arc::new(source), target: Arc::new(target) })
 }
 
-/// Refuses tokens that were added to a vocabulary: `transformers` splits text at them before SentencePiece does.
+/// Refuses tokens that were added to a vocabulary, these and others: `transformers` splits text at them before
+/// SentencePiece does.
 pub(super) fn refuse_added_tokens(
     directory: &Path,
-    config: &Map<String, Value>,
-    vocabulary: &Map<String, Value>,
+    mut added: Vec<String>,
+    is_known: impl Fn(&str) -> bool,
 ) -> Result<()> {
-    let file = directory.join(ADDED);
-    let listed = if file.exists() { read_json(&file)? } else { Map::new() };
+    let optional = |name: &str| {
+        let file = directory.join(name);
+        if file.exists() { read_json(&file) } else { Ok(Map::new()) }
+    };
+    let (config, listed) = (optional(CONFIG)?, optional(ADDED)?);
     let of_config = config.get("added_tokens_decoder").and_then(Value::as_object).into_iter().flatten();
     let of_config = of_config.filter_map(|(_, token)| Some(token["content"].as_str()?.to_owned()));
-    let mut added: Vec<String> = listed.keys().cloned().chain(of_config).collect();
-    added.retain(|token| !vocabulary.contains_key(token));
+    added.extend(listed.keys().cloned().chain(of_config));
+    added.retain(|token| !is_known(token));
     added.sort();
     added.dedup();
     if added.is_empty() {
@@ -99,7 +107,8 @@ pub(super) fn refuse_added_tokens(
     let more = if added.len() > named.len() { ", …" } else { "" };
     let what = format!("tokens were added to its vocabulary, which mt would read as text: {}{more}", named.join(", "));
     Err(Error::failure(what).at(directory).help(format!(
-        "to import it without them, remove them from {ADDED} and from `added_tokens_decoder` in tokenizer_config.json"
+        "to import it without them, remove them from {ADDED}, from `added_tokens_decoder` in {CONFIG}, and \
+         from `added_tokens` in {TOKENIZER}"
     )))
 }
 

@@ -141,6 +141,13 @@ fn import(directory: &Path, architecture: Architecture) -> Result<Imported> {
             }
         };
     }
+    // What `mt export` stored may have been changed since.
+    let languages: Vec<&str> = source.languages().into_iter().map(|(code, _)| code).collect();
+    for language in [&mut config.decode.source_language, &mut config.decode.target_language] {
+        if !languages.is_empty() && language.as_deref().is_some_and(|code| !languages.contains(&code)) {
+            *language = None;
+        }
+    }
     let weights = WeightFiles::open(directory)?;
     let (bytes, path) = (weights.bytes(), weights.path.clone());
     let stored = tensors::Stored::new(weights, architecture, settings.scales_output);

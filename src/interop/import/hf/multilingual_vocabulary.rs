@@ -74,7 +74,9 @@ pub(super) fn read_tokenizers(directory: &Path, settings: &Settings) -> Result<T
     let ids: BTreeMap<&str, u32> = added.iter().map(|(id, name)| (name.as_str(), *id)).collect();
     // Where no file gives their ids, they follow the pieces in the order in which they are listed.
     let texts: BTreeSet<String> = pieces.values().cloned().collect();
-    let new = names.iter().filter(|name| !ids.contains_key(name.as_str()) && !texts.contains(*name));
+    // A whole tokenizer gives them all; `transformers` lists languages that a trimmed one has not.
+    let may_be_new = file.ends_with(MODEL) || !names.iter().any(|name| ids.contains_key(name.as_str()));
+    let new = names.iter().filter(|name| may_be_new && !ids.contains_key(name.as_str()) && !texts.contains(*name));
     let free = (pieces.len() as u32..).filter(|id| !added.contains_key(id));
     pieces.extend(free.zip(new.cloned()).collect::<Vec<_>>());
     pieces.extend(added.iter().map(|(id, name)| (*id, name.clone())));

@@ -92,8 +92,9 @@ impl Settings {
             notes: Vec::new(),
         };
         if architecture == Architecture::M2m100 {
-            // Those of fairseq begin after that of padding.
-            new.config.model.first_position = new.pad as usize + 1;
+            // Those of fairseq begin after that of padding, as the model's own file has it.
+            let pad = config.1.get("pad_token_id").and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
+            new.config.model.first_position = pad.unwrap_or(new.pad) as usize + 1;
         }
         if matches!(architecture, Architecture::M2m100 | Architecture::Mbart) {
             new.language(&mut keys);
@@ -289,7 +290,7 @@ const T5_POSITIONS: usize = 1024;
 fn t5_model(keys: &mut Keys) -> ModelConfig {
     // These follow from `feed_forward_proj`, or have no effect.
     let others = ["initializer_factor", "n_positions", "tie_word_embeddings", "scale_decoder_outputs"];
-    keys.known.extend(["dense_act_fn", "is_gated_act"].into_iter().chain(others));
+    keys.known.extend(others);
     let name = keys.value("feed_forward_proj", Some("relu".to_owned()), "text", |v| Some(v.as_str()?.to_owned()));
     let (gated, activation) = match name.strip_prefix("gated-") {
         // So `transformers` reads it.
@@ -297,6 +298,10 @@ fn t5_model(keys: &mut Keys) -> ModelConfig {
         Some(name) => (true, activation_named(name)),
         None => (false, activation_named(&name)),
     };
+    // What follows from that key counts less than these.
+    let gated = keys.flag("is_gated_act", gated);
+    let own = keys.value("dense_act_fn", Some(String::new()), "text", |v| Some(v.as_str()?.to_owned()));
+    let (name, activation) = if own.is_empty() { (name, activation) } else { (own.clone(), activation_named(&own)) };
     let file = keys.config_file();
     if activation.is_none() && !keys.is_bad("feed_forward_proj") {
         keys.problem(format!("`feed_forward_proj` is {}, whose activation mt does not have", quoted(&name)), file);

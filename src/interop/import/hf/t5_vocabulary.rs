@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::folder::read_json;
-use super::marian_vocabulary::ADDED;
+use super::marian_vocabulary::{ADDED, CONFIG, TOKENIZER, refuse_added_tokens};
 use super::settings::Settings;
 use super::{MOST_SPARE_ROWS, read, spare_piece};
 use crate::data::tokenizer::{OwnIds, Tokenizer, is_text_tag};
@@ -17,12 +17,14 @@ use crate::escape::quoted;
 
 /// A SentencePiece model.
 pub(super) const MODEL: &str = "spiece.model";
-const CONFIG: &str = "tokenizer_config.json";
+
+/// The piece that ends a sentence.
+const END: &str = "</s>";
 
 /// The files of the subwords.
 pub(super) const FORMS: &[&[&str]] = &[&[MODEL]];
 /// Files that may come with them.
-pub(super) const OPTIONAL: &[&str] = &[CONFIG, ADDED];
+pub(super) const OPTIONAL: &[&str] = &[CONFIG, ADDED, TOKENIZER];
 
 /// Reads the tokenizer of both sides.
 ///
@@ -38,7 +40,19 @@ pub(super) fn read_tokenizers(directory: &Path, settings: &Settings) -> Result<T
         let what = format!("the vocabulary has {pieces} pieces, and the model {size}");
         return Err(Error::failure(what).at(&file).help("the files are of different models"));
     }
-    refuse_added(directory, &model)?;
+    // Its sentinels are in no translation.
+    let file_of_all = directory.join(TOKENIZER);
+    let all = if file_of_all.exists() { read_json(&file_of_all)? } else { Map::new() };
+    let added = all.get("added_tokens").and_then(Value::as_array).into_iter().flatten();
+    let added = added.filter_map(|token| Some(token["content"].as_str()?.to_owned())).collect();
+    refuse_added_tokens(directory, added, |token| {
+        token.starts_with("<extra_id_") || !model.ids_of(&[token]).is_empty()
+    })?;
+    if model.piece(settings.eos) != Some(END) {
+        let found = quoted(model.piece(settings.eos).unwrap_or_default());
+        let what = format!("`eos_token_id` of config.json is {}, which is {found} here, and not {END}", settings.eos);
+        return Err(Error::failure(what).at(&file).help("the files are of different models"));
+    }
     let piece = |id: u32| model.piece(id).map_or_else(|| spare_piece(id), str::to_owned);
     let names = (0..size as u32).map(|id| if (id as usize) < pieces { piece(id) } else { spare_piece(id) });
     let vocabulary: Map<String, Value> = names.zip(0u32..).map(|(piece, id)| (piece, id.into())).collect();
@@ -57,28 +71,4 @@ pub(super) fn read_tokenizers(directory: &Path, settings: &Settings) -> Result<T
     };
     let tokenizer = Arc::new(Tokenizer::from_sentencepiece(&bytes, ids).map_err(|error| error.at(&file))?);
     Ok(Tokenizers { source: tokenizer.clone(), target: tokenizer })
-}
-
-/// Refuses tokens that were added to the vocabulary, except for T5's sentinels, which no translation has:
-/// `transformers` splits text at them before SentencePiece does.
-fn refuse_added(directory: &Path, model: &Tokenizer) -> Result<()> {
-    let optional = |name: &str| {
-        let file = directory.join(name);
-        if file.exists() { read_json(&file) } else { Ok(Map::new()) }
-    };
-    let (config, listed) = (optional(CONFIG)?, optional(ADDED)?);
-    let of_config = config.get("added_tokens_decoder").and_then(Value::as_object).into_iter().flatten();
-    let of_config = of_config.filter_map(|(_, token)| token["content"].as_str());
-    let is_new = |token: &&str| !token.starts_with("<extra_id_") && model.ids_of(&[token]).is_empty();
-    let mut added: Vec<&str> = listed.keys().map(String::as_str).chain(of_config).filter(is_new).collect();
-    added.sort_unstable();
-    added.dedup();
-    if added.is_empty() {
-        return Ok(());
-    }
-    let named: Vec<String> = added.iter().take(5).map(|token| quoted(token)).collect();
-    let what = format!("tokens were added to its vocabulary, which mt would read as text: {}", named.join(", "));
-    Err(Error::failure(what).at(directory).help(format!(
-        "to import it without them, remove them from {ADDED} and from `added_tokens_decoder` in {CONFIG}"
-    )))
 }
