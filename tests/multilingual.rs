@@ -491,6 +491,10 @@ fn what_text_does_not_need_can_be_removed() {
         let tuned = [&train[..], &valid, "train.init=small", "train.max_updates=1"];
         project.write("tune.toml", FINE_TUNING);
         succeeds(&project.mt(&[&["train", "--config", "tune.toml", "-q"][..], &sets(&tuned)].concat()));
+        // Its languages have the names of their pieces there.
+        succeeds(&project.mt(&["export", "runs/tune", "--format", "hf", "--out", "tuned"]));
+        let config: Value = serde_json::from_slice(&file(&project, "tuned", "tokenizer_config.json")).unwrap();
+        assert_eq!([&config["src_lang"], &config["tgt_lang"]], [&family.pieces()[0], &family.pieces()[1]]);
     }
     let project = imported(Family::Nllb);
     project.write("text", "the cat\n");

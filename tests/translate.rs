@@ -37,6 +37,23 @@ fn numbers(value: &Value) -> Vec<f64> {
     serde_json::from_value(value.clone()).unwrap()
 }
 
+/// Each part of a long line gets what `--tag` puts in front of it.
+#[test]
+fn parts_of_a_long_line_begin_with_the_given_text() {
+    let project = Project::new();
+    let keys = sets(&["train.max_updates=60", "model.max_length=24", "tokenizer.dropout=0"]);
+    succeeds(&project.train(&keys));
+    let log_prob = |line: &str, more: &[&str]| {
+        let args = ["translate", "-q", "--json", "--model", "runs/small", "--max-length", "6", line];
+        project.answers(&[&args[..], more].concat())[0]["log_prob"].as_f64().unwrap()
+    };
+    let sentence = "the cat sleeps, the dog eats, a cat eats.";
+    let [one, two] = [1, 2].map(|count| log_prob(&[sentence; 2][..count].join(" "), &["--tag", "say it:"]));
+    assert!((two - 2.0 * one).abs() < 1e-4, "{one} {two}");
+    assert!((one - log_prob(&format!("say it: {sentence}"), &[])).abs() < 1e-9);
+    assert!((one - log_prob(sentence, &[])).abs() > 1e-3);
+}
+
 #[test]
 fn n_best_lists_are_numbered_by_line_and_begin_with_the_best() {
     let project = trained();

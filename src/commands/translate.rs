@@ -37,6 +37,7 @@ pub(super) fn run(args: &TranslateArgs, common: &Common) -> Result<()> {
     let tag = languages::choose(&args.languages, args.tag.as_deref(), models)?;
     let tag = tag.as_deref();
     let mut options = decoding::translate_options(&args.decode, args.n_best, (&first, &others), common)?;
+    options.tag = tag.map(str::to_owned);
     if args.attention.is_some() && options.long == Long::Split {
         // Attention weights belong to a single sequence.
         options.long = Long::Truncate;

@@ -173,7 +173,8 @@ fn translate(
         error.at_line(shown_name(&source), index + 1, 0)
     })?;
     let bar = progress_bar(Counted::Sentences, Some(sources.len() as u64));
-    let translations = translator.translate(&sources, &[], options, |done| bar.set_position(done as u64))?;
+    let options = TranslateOptions { tag, ..options.clone() };
+    let translations = translator.translate(&sources, &[], &options, |done| bar.set_position(done as u64))?;
     bar.finish_and_clear();
     let texts = translations.into_iter().map(|line| line.n_best.into_iter().map(|candidate| candidate.text).collect());
     Ok((references, texts.collect()))

@@ -267,6 +267,7 @@ impl Task {
         let sources = self.text.sources.iter().map(|line| self.model.tokenizers.source.readable(line)).collect();
         let Self { model, others, options, text } = self;
         let translator = decoding::translator_with_flags(&model, &others, &args.models.weights, &args.decode, common)?;
+        let options = TranslateOptions { tag: text.tag.clone(), ..options };
         let tagged = with_tag(text.tag.as_deref(), text.sources);
         if options.long == Long::Error
             && let Some(beyond) = translator.beyond_positions(&tagged)

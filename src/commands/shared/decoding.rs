@@ -70,6 +70,7 @@ pub(crate) fn translate_options(
         batch_tokens: batch_tokens.unwrap_or(of_config.batch_tokens),
         long: long.transpose()?.unwrap_or(of_config.long),
         lines_before: of_config.lines_before,
+        tag: of_config.tag,
     };
     if min_length.is_none() && options.min_length >= positions {
         let what = format!("`decode.min_length` is {}, more tokens than a translation can have", options.min_length);

@@ -162,7 +162,8 @@ pub(crate) fn translate(
     let (mut number, all) = (0, input.pairs.len().div_ceil(PART_LINES));
     each_part(input.pairs, |lines| {
         if (input.parts_before + number) % count == index && !parts.has(number) {
-            let options = TranslateOptions { lines_before: number * PART_LINES, ..maker.options.clone() };
+            let lines_before = number * PART_LINES;
+            let options = TranslateOptions { lines_before, tag: tag.clone(), ..maker.options.clone() };
             let translator = maker.translator()?;
             let sources: Vec<_> = lines.iter().map(|[source, _]| tagged(tag.as_deref(), source)).collect();
             languages::refuse_without(translator, [&sources, &[]], |error, _, _| error)?;

@@ -97,7 +97,7 @@ impl Translator {
         options: &TranslateOptions,
         mut go_on: impl FnMut(usize) -> bool,
     ) -> Result<Option<Vec<Translation>>> {
-        let mut sources = self.read(lines, options.long);
+        let mut sources = self.read(lines, options.long, options.tag.as_deref());
         let demands = self.demands(&sources, constraints, options)?;
         let mut parts_left = vec![0usize; lines.len()];
         let translated = sources[0].iter().filter(|source| !source.ids.is_empty());
@@ -186,7 +186,7 @@ impl Translator {
         batch_tokens: usize,
         look: impl Fn(&mut dyn StepModel, &[&[u32]]) -> Result<Vec<T>>,
     ) -> Result<Vec<T>> {
-        let sources = self.read(sources, Long::Truncate);
+        let sources = self.read(sources, Long::Truncate, None);
         let longest =
             |&i: &usize| sources.iter().map(|of_model| of_model[i].ids.len()).fold(targets[i].len(), usize::max);
         let mut order: Vec<usize> = (0..targets.len()).collect();
@@ -248,7 +248,7 @@ impl Translator {
     }
 
     /// For each model the sources of all lines, in order; a line that is split has one for each part.
-    fn read<'l, S: AsRef<str> + Sync>(&self, lines: &'l [S], long: Long) -> Vec<Vec<Source>> {
+    fn read<'l, S: AsRef<str> + Sync>(&self, lines: &'l [S], long: Long, tag: Option<&str>) -> Vec<Vec<Source>> {
         let mut sources: Vec<Vec<Source>> = self.readers.iter().map(|reader| reader.read(lines)).collect();
         let is_cut =
             |line: usize| sources.iter().zip(&self.readers).any(|(sources, reader)| reader.is_long(&sources[line]));
@@ -259,7 +259,9 @@ impl Translator {
         // knows it.
         let leading = |line: &'l str| {
             let known = self.readers.iter().map(|reader| reader.tokenizers().source.leading(line));
-            let leading = known.max_by_key(|leading| leading.len()).unwrap_or_default();
+            let given = tag.and_then(|tag| line.strip_prefix(tag)?.strip_prefix(' '));
+            let given = given.map(|rest| &line[..line.len() - rest.len()]);
+            let leading = known.chain(given).max_by_key(|leading| leading.len()).unwrap_or_default();
             if leading.len() < line.trim_end().len() { leading } else { "" }
         };
         // With as much white space as separates words: every part begins with it.

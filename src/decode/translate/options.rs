@@ -37,6 +37,8 @@ pub struct TranslateOptions {
     pub batch_tokens: usize,
     /// What to do with lines beyond the models' positions.
     pub long: Long,
+    /// What lines begin with that each part of one that is split needs, too, beside tags of the models.
+    pub tag: Option<String>,
 }
 
 impl TranslateOptions {
@@ -70,6 +72,7 @@ impl TranslateOptions {
             lines_before: 0,
             batch_tokens,
             long: Long::Split,
+            tag: None,
         }
     }
 
