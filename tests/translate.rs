@@ -41,7 +41,7 @@ fn numbers(value: &Value) -> Vec<f64> {
 #[test]
 fn parts_of_a_long_line_begin_with_the_given_text() {
     let project = Project::new();
-    let keys = sets(&["train.max_updates=60", "model.max_length=24", "tokenizer.dropout=0"]);
+    let keys = sets(&["train.max_updates=60", "model.max_length=24", "data.max_length=23"]);
     succeeds(&project.train(&keys));
     let log_prob = |line: &str, more: &[&str]| {
         let args = ["translate", "-q", "--json", "--model", "runs/small", "--max-length", "6", line];
