@@ -77,6 +77,12 @@ fn every_family_translates_between_its_languages() {
         assert_eq!(translate("model2", english, german, "the cat"), found);
         let spm = "sentencepiece.bpe.model";
         assert_eq!(file(&project, "again", spm), file(&project, "theirs", spm));
+        // Also from its tokenizer.json alone, where rows without a piece stay without one.
+        std::fs::remove_file(project.path("again").join(spm)).unwrap();
+        succeeds(&project.mt(&["import", "again", "--out", "model3"]));
+        succeeds(&project.mt(&["export", "model3", "--format", "hf", "--out", "third"]));
+        let tokenizer = String::from_utf8(file(&project, "third", "tokenizer.json")).unwrap();
+        assert!(tokenizer.contains(&family.pieces()[1]) && !tokenizer.contains("<unused_"), "{tokenizer}");
         succeeds(&project.mt(&["export", "model", "--format", "ct2", "--out", "ct2"]));
         let refused = project.mt(&["export", "model", "--format", "hf-marian", "--out", "other"]);
         assert!(stderr(&refused).contains("MarianMT cannot take"), "{}", stderr(&refused));

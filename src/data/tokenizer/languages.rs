@@ -333,7 +333,8 @@ pub(super) fn library_json(json: &str, tokenizer: &Tokenizer) -> Result<String> 
     special.dedup();
     // Those that users have added to the subwords stay as they are.
     let id_of = |token: &Value| token["id"].as_u64().unwrap_or_default();
-    let is_other = |token: &&Value| !special.iter().any(|id| u64::from(*id) == id_of(token));
+    let is_other =
+        |token: &&Value| id_of(token) < u64::from(size) && !special.iter().any(|id| u64::from(*id) == id_of(token));
     let others = library["added_tokens"].as_array().into_iter().flatten().filter(is_other).cloned();
     let mut all: Vec<Value> = others.collect();
     all.extend(special.iter().copied().filter(|id| *id < size).map(token));

@@ -83,8 +83,8 @@ pub(super) fn read_tokenizers(directory: &Path, settings: &Settings) -> Result<T
     // The first id after the pieces.
     let end = |pieces: &BTreeMap<u32, String>| pieces.last_key_value().map_or(0, |(id, _)| *id as usize + 1);
     let mask = config.get("mask_token").and_then(token).unwrap_or_else(|| MASK.to_owned());
-    // fairseq's vocabularies end with it. A trimmed M2M-100 has none.
-    let may_have_mask = !directory.join(VOCABULARY).exists() && end(&pieces) < size;
+    // fairseq's vocabularies end with it. A trimmed M2M-100 has none, and a whole tokenizer has it or not.
+    let may_have_mask = file.ends_with(MODEL) && !directory.join(VOCABULARY).exists() && end(&pieces) < size;
     if may_have_mask && !pieces.values().any(|piece| *piece == mask) {
         pieces.insert(end(&pieces) as u32, mask.clone());
     }
