@@ -24,7 +24,7 @@ pub struct DistillArgs {
     /// Models that translate, or runs; several work together, as an ensemble
     #[arg(long, required = true, num_args = 1.., value_name = "MODEL")]
     pub teacher: Vec<PathBuf>,
-    /// The languages that the teachers translate between, if they have several and the student's corpora state none.
+    /// The languages that the teachers translate between; these count more than what the student's corpora state.
     #[command(flatten)]
     pub languages: LanguageArgs,
     /// How much each of several teachers counts, in their order, such as 0.7,0.3 [default: all the same]

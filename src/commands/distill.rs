@@ -87,10 +87,11 @@ pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
     let (mut made, mut parts_before) = (Vec::new(), 0);
     for (index, (corpus, pairs)) in config.data.train.iter().zip(&corpora).enumerate() {
         let key = format!("data.train[{index}]");
-        let of_all = [&config.decode.source_language, &config.decode.target_language];
         let of_flags = [&args.languages.from, &args.languages.to];
-        let stated = |side: usize| corpus.languages[side].clone().or_else(|| of_all[side].clone());
-        let languages = [0, 1].map(|side| of_flags[side].clone().or_else(|| stated(side)));
+        let of_all = [&config.decode.source_language, &config.decode.target_language];
+        let language =
+            |side: usize| [of_flags[side], &corpus.languages[side], of_all[side]].into_iter().flatten().next();
+        let languages = [0, 1].map(|side| language(side).cloned());
         let tag = corpus.tag.as_deref();
         let input = Input { key: &key, pairs: &**pairs, tag, languages, parts_before };
         let name = format!("{FOLDER}/corpus-{index}");

@@ -145,15 +145,16 @@ fn number(get: Get<'_>, name: &str) -> Result<usize> {
 /// Where rank 0 listens.
 fn address(launcher: Launcher, get: Get<'_>) -> Result<Option<(String, u16)>> {
     let host = text(get, "MASTER_ADDR");
-    // Without an address, only Slurm's ranks need it.
-    let is_needed = (host.is_some() || launcher == Launcher::Slurm) && get("MASTER_PORT").is_some();
-    let port = is_needed.then(|| number(get, "MASTER_PORT")).transpose()?;
-    let port = port.map(|port| {
-        u16::try_from(port).ok().filter(|port| *port > 0).ok_or_else(|| {
-            Error::usage("MASTER_PORT is no port").help("ports go from 1 to 65535: set the variable to a free one")
-        })
-    });
-    let port = port.transpose()?;
+    let port = match get("MASTER_PORT") {
+        // Without an address, only Slurm's ranks need it.
+        Some(_) if host.is_some() || launcher == Launcher::Slurm => {
+            let port = u16::try_from(number(get, "MASTER_PORT")?).ok().filter(|port| *port > 0);
+            Some(port.ok_or_else(|| {
+                Error::usage("MASTER_PORT is no port").help("ports go from 1 to 65535: set the variable to a free one")
+            })?)
+        }
+        _ => None,
+    };
     if let (Some(host), Some(port)) = (host.clone(), port) {
         // On MASTER_PORT itself, torchrun's agent listens.
         let has_agent = launcher == Launcher::Torch && text(get, "TORCHELASTIC_RUN_ID").is_some();

@@ -72,8 +72,8 @@ pub fn note_machine(machine: &str, state: &TrainState, tell: Tell<'_>) {
     let TrainState { step, machine: before, .. } = state;
     if *step > 0 && before != machine {
         tell(Notice::Note(format!(
-            "{before} has computed this run up to update {step}, and {machine} goes on with it: it rounds otherwise, \
-             so that the results are not those, bit for bit, of a run that stays where it is"
+            "this run was computed on {before} up to update {step}, and goes on with {machine}: the two round \
+             differently, so its results will not be bit for bit those of one of them alone"
         )));
     }
 }

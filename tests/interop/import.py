@@ -8,7 +8,6 @@ search on random lines of text. Then it does the same with what `mt export --for
 
 import json
 import math
-import os
 import random
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import sentencepiece
 import torch
-from common import NEW_TOKENS, compare, lines_of, random_lines
+from common import NEW_TOKENS, compare, corpus, lines_of, random_lines
 from transformers import AutoTokenizer, MarianConfig, MarianMTModel, MarianTokenizer
 
 LINES = 500
@@ -181,13 +180,8 @@ def check(mt, name, theirs, ours, lines, targets):
 
 
 def main():
-    mt, root = sys.argv[1], os.environ.get("MT_TEST_DATA")
-    if not root:
-        print(f"SKIPPED {sys.argv[0]}: MT_TEST_DATA is unset", file=sys.stderr)
-        return
+    mt, (files, words) = sys.argv[1], corpus()
     draw, failed = random.Random(1), 0
-    files = [Path(root) / "multi30k" / f"train.{side}" for side in ("en", "de")]
-    words = [file.read_text(encoding="utf-8").split()[:20_000] for file in files]
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         for number, (name, (shape, shared, dtype, tags)) in enumerate(MODELS.items()):

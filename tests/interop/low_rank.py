@@ -8,7 +8,6 @@ the unmerged one: logits, and greedy translations.
 """
 
 import json
-import os
 import random
 import struct
 import subprocess
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import numpy
 import torch
-from common import NEW_TOKENS, lines_of, random_lines
+from common import NEW_TOKENS, corpus, lines_of, random_lines
 from multilingual import CLASSES, MODELS, language_id, make, source_of, train
 from transformers import AutoModelForSeq2SeqLM
 
@@ -144,12 +143,7 @@ def check(mt, folder, number, words, spm):
 
 
 def main():
-    mt, root = sys.argv[1], os.environ.get("MT_TEST_DATA")
-    if not root:
-        print(f"SKIPPED {sys.argv[0]}: MT_TEST_DATA is unset", file=sys.stderr)
-        return
-    files = [Path(root) / "multi30k" / f"train.{side}" for side in ("en", "de")]
-    words = [file.read_text(encoding="utf-8").split()[:20_000] for file in files]
+    mt, (files, words) = sys.argv[1], corpus()
     failed = False
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)

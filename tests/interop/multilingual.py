@@ -9,7 +9,6 @@ pieces, log-probabilities, greedy and beam search between several pairs of langu
 
 import json
 import math
-import os
 import random
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import sentencepiece
 import torch
-from common import NEW_TOKENS, compare, lines_of, random_lines
+from common import NEW_TOKENS, compare, corpus, lines_of, random_lines
 from transformers import (AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, M2M100ForConditionalGeneration, M2M100Tokenizer, MBart50Tokenizer,
                           MBartConfig, MBartForConditionalGeneration, NllbTokenizer)
 from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES as M2M_CODES
@@ -316,14 +315,9 @@ def check_trimming(mt, folder, ours, pair, files):
 
 
 def main():
-    mt, root = sys.argv[1], os.environ.get("MT_TEST_DATA")
-    if not root:
-        print(f"SKIPPED {sys.argv[0]}: MT_TEST_DATA is unset", file=sys.stderr)
-        return
+    mt, (files, words) = sys.argv[1], corpus()
     draw, failed = random.Random(1), 0
-    files = [Path(root) / "multi30k" / f"train.{side}" for side in ("en", "de")]
     real = [line for file in files for line in file.read_text(encoding="utf-8").split("\n")[: PIECES // 2]]
-    words = [file.read_text(encoding="utf-8").split()[:20_000] for file in files]
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         kinds = {kind: train(folder / kind, files, kind) for kind in ("unigram", "bpe")}

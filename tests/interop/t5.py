@@ -8,7 +8,6 @@ the same with what `mt export` makes of the imported model for `transformers`, a
 
 import json
 import math
-import os
 import random
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 import ctranslate2
 import sentencepiece
 import torch
-from common import NEW_TOKENS, compare, lines_of, random_lines
+from common import NEW_TOKENS, compare, corpus, lines_of, random_lines
 from transformers import AutoModelForSeq2SeqLM, MT5Config, MT5ForConditionalGeneration, T5Config, T5ForConditionalGeneration, T5Tokenizer
 
 # Lines that are translated, and lines whose pieces are compared.
@@ -200,14 +199,9 @@ def check_ct2(mt, folder, ours, lines, forbidden):
 
 
 def main():
-    mt, root = sys.argv[1], os.environ.get("MT_TEST_DATA")
-    if not root:
-        print(f"SKIPPED {sys.argv[0]}: MT_TEST_DATA is unset", file=sys.stderr)
-        return
+    mt, (files, words) = sys.argv[1], corpus()
     draw, failed = random.Random(1), 0
-    files = [Path(root) / "multi30k" / f"train.{side}" for side in ("en", "de")]
     real = [line for file in files for line in file.read_text(encoding="utf-8").split("\n")[: PIECES // 2]]
-    words = [file.read_text(encoding="utf-8").split()[:20_000] for file in files]
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         for number, (kind, shape, dtype, tags, spare) in enumerate(MODELS):

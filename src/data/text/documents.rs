@@ -253,9 +253,7 @@ impl State {
         }
         self.versions[index].segments.push((place, line));
     }
-}
 
-impl State {
     /// All versions. As sacrebleu, of XML with references without the segments that have none.
     fn whole(self) -> Vec<Version> {
         let Self { mut versions, of_set, .. } = self;

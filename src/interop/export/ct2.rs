@@ -14,7 +14,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::{Model, Obstacles, pieces, write_bytes, write_json};
+use super::{Model, Obstacles, pieces, uneven_width, write_bytes, write_json};
 use crate::checkpoint::{whole_directory, write_error};
 use crate::choice::choice;
 use crate::error::{Error, Result};
@@ -325,7 +325,7 @@ impl<'a> Variables<'a> {
     /// How wide heads are, where they do not share the model's width evenly.
     fn heads(&mut self, attention: &str) {
         let config = &self.model.config.model;
-        if config.d_k * config.heads != config.d_model {
+        if uneven_width(config).is_some() {
             self.set(format!("{attention}/head_dim"), Variable::Count(config.d_k as i32));
             let scale = 1.0 / (config.d_k as f32).sqrt();
             self.set(format!("{attention}/queries_scale"), Variable::Floats(Vec::new(), vec![scale].into()));

@@ -1,7 +1,9 @@
 """What the comparisons of imported models share."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 # Scores that differ less are ties: 32-bit sums depend on their order.
 TIE = 1e-4
@@ -9,6 +11,16 @@ TIE = 1e-4
 SAME = 1e-3
 # The most tokens of a translation.
 NEW_TOKENS = 40
+
+
+def corpus():
+    """The English and the German file of a real corpus in $MT_TEST_DATA, and words of each. Without it, ends the program."""
+    root = os.environ.get("MT_TEST_DATA")
+    if not root:
+        print(f"SKIPPED {sys.argv[0]}: MT_TEST_DATA is unset", file=sys.stderr)
+        sys.exit()
+    files = [Path(root) / "multi30k" / f"train.{side}" for side in ("en", "de")]
+    return files, [file.read_text(encoding="utf-8").split()[:20_000] for file in files]
 
 
 def lines_of(command, text):

@@ -66,7 +66,7 @@ pub(super) const M2M_100: Format = Format {
         model_type: "m2m_100",
         subwords: multilingual_vocabulary::FORMS,
         optional: multilingual_vocabulary::OPTIONAL,
-        version: 1,
+        version: 2,
     }),
     read: |directory| import(directory, Architecture::M2m100),
 };
@@ -78,7 +78,7 @@ pub(super) const MBART: Format = Format {
         model_type: "mbart",
         subwords: multilingual_vocabulary::FORMS,
         optional: multilingual_vocabulary::OPTIONAL,
-        version: 1,
+        version: 2,
     }),
     read: |directory| import(directory, Architecture::Mbart),
 };
@@ -90,7 +90,7 @@ pub(super) const T5: Format = t5("T5 (MADLAD-400)", "t5");
 pub(super) const MT5: Format = t5("mT5", "mt5");
 
 const fn t5(name: &'static str, model_type: &'static str) -> Format {
-    let family = Family { model_type, subwords: t5_vocabulary::FORMS, optional: t5_vocabulary::OPTIONAL, version: 1 };
+    let family = Family { model_type, subwords: t5_vocabulary::FORMS, optional: t5_vocabulary::OPTIONAL, version: 2 };
     Format {
         name,
         recognition: Recognition::Transformers(family),
