@@ -151,6 +151,9 @@ fn teachers_of_several_languages_are_told_which() {
     let target = text(&project, "runs/student/distilled/corpus-0/target.txt");
     assert!(target.lines().filter(|line| TARGET.contains(line)).count() > LINES / 2, "{}", stderr(&output));
     fails(&project.mt(&[&DISTILL[..], &["--to", "it", "--run-dir", "no"]].concat()), 2, &["it"]);
+    succeeds(&project.train(&[&sets(&["train.max_updates=1"])[..], &["--run-dir", "one"]].concat()));
+    let of_one = ["distill", "--teacher", "one", "--config", "student.toml", "--run-dir", "no", "--to", "de"];
+    fails(&project.mt(&of_one), 2, &["--to de", "translates one language"]);
     let split = sets(&["tokenizer.kind=subword-nmt", "tokenizer.dropout=0", "train.max_updates=2"]);
     succeeds(&project.train(&[&split[..], &["--run-dir", "split"]].concat()));
     let of_split = ["distill", "--teacher", "split", "--config", "student.toml", "--run-dir", "no"];

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::shared::output::print_json;
 use super::shared::synthesis::{self, ChosenPairs, Input, Maker};
-use super::shared::{arguments, model};
+use super::shared::{arguments, languages, model};
 use super::train;
 use crate::cli::{Common, DistillArgs, RunArgs, SelectionArgs, TrainArgs};
 use crate::comet::Found;
@@ -73,8 +73,10 @@ pub(super) fn run(args: &DistillArgs, common: &Common) -> Result<()> {
     model::check_weights(&args.weights, args.teacher.len())?;
     let load = |path: &_| model::load_from(Some(path), None, common);
     let mut teachers = args.teacher.iter().map(|teacher| load(teacher.as_path()));
-    let first = teachers.next().unwrap_or_else(|| Err(Error::usage("--teacher names no model")))?;
-    let others = teachers.collect::<Result<_>>()?;
+    let mut first = teachers.next().unwrap_or_else(|| Err(Error::usage("--teacher names no model")))?;
+    let mut others = teachers.collect::<Result<Vec<_>>>()?;
+    // Refuses languages that they have not.
+    languages::choose(&args.languages, None, std::iter::once(&mut first).chain(&mut others))?;
     let mut maker = Maker::new((first, others), &args.weights, &args.decode, common)?;
     let open = |corpus: &CorpusConfig| {
         let text = texts::find_one(&corpus.location, common.offline)?;
