@@ -5,8 +5,7 @@ use std::fs::{self, File};
 use std::io::Write;
 
 use libfuzzer_sys::fuzz_target;
-use mt::comet::{Comet, Found, Place};
-use mt::infer::ComputeType;
+use mt::comet::{Comet, Found, Hardware, Place};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
@@ -34,6 +33,6 @@ fuzz_target!(|input: (&str, &str, &[u8])| {
     archive.finish().unwrap();
     let place = Place::named(folder.path().to_str().unwrap()).unwrap();
     if let Ok(found) = Found::open(&place, true) {
-        let _ = Comet::load(&found, ComputeType::F32);
+        let _ = Comet::load(&found, &Hardware::EXACT);
     }
 });

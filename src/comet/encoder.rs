@@ -3,32 +3,39 @@
 use serde_json::{Map, Value};
 
 use super::checkpoint::Checkpoint;
-use super::settings::{Layers, Pool, Settings};
+use super::hardware::Hardware;
+use super::settings::{Layers, Settings};
 use crate::error::{Error, Result};
-use crate::infer::{self, ComputeType};
-use crate::model::ModelConfig;
+use crate::gpu::decode::InferenceEngine;
+use crate::infer;
+use crate::model::layout::{Tie, layout};
+use crate::model::pooling::{Mixture, pool, rows_of};
 use crate::model::positions::PositionKind;
+use crate::model::{ModelConfig, Sequences, Transformer, Vocabulary};
 use crate::ops::feed_forward::Activation;
 use crate::ops::matmul::int8::Values;
+use crate::ops::memory::change_on_host;
 use crate::ops::sublayer::NormPlacement;
 
 /// Where its tensors are in the checkpoint.
 const PREFIX: &str = "encoder.model.";
 /// Our name of the table of tokens.
 const EMBEDDING: &str = "source_embedding.weight";
-/// Added to the variance of a sentence's states.
-const LAYER_NORM_EPS: f64 = 1e-12;
 
 /// The encoder, and how its states become a vector.
 #[derive(Debug)]
 pub(super) struct Encoder {
-    encoder: infer::Encoder,
-    /// Of the embedding and of each layer.
-    weights: Vec<f32>,
-    normalised: bool,
-    pool: Pool,
+    way: Way,
+    mixture: Mixture,
     /// D.
     pub(super) width: usize,
+}
+
+/// What computes it.
+#[derive(Debug)]
+enum Way {
+    Processor(Box<infer::Encoder>),
+    Gpu(Box<InferenceEngine>),
 }
 
 /// The shape of the encoder, from its `config.json`.
@@ -98,11 +105,11 @@ impl Encoder {
         checkpoint: &Checkpoint,
         shape: &Shape,
         settings: &Settings,
-        precision: ComputeType,
+        hardware: &Hardware,
     ) -> Result<Self> {
         let Shape { config, first_position, longest } = shape;
         let all = config.encoder_layers + 1;
-        let (weights, normalised) = match settings.layers {
+        let (weights, is_normalised) = match settings.layers {
             Layers::One(layer) if layer < all => {
                 ((0..=layer).map(|number| if number == layer { 1.0 } else { 0.0 }).collect(), false)
             }
@@ -112,12 +119,12 @@ impl Encoder {
         // Layers after the last that counts are not needed.
         let needed = weights.iter().rposition(|weight| *weight != 0.0).unwrap_or(0);
         let config = ModelConfig { encoder_layers: needed, ..config.clone() };
-        let values = |name: &str| -> Result<Values> {
+        let values = |name: &str| -> Result<Vec<f32>> {
             let theirs = their_name(name);
             check_shape(checkpoint, &theirs, name, shape)?;
             let floats = checkpoint.floats(&theirs)?;
             if name != "encoder.positions.weight" {
-                return Ok(Values::F32(floats));
+                return Ok(floats);
             }
             // The embedding of the only kind of token that there is belongs to each position.
             let kinds = format!("{PREFIX}embeddings.token_type_embeddings.weight");
@@ -125,15 +132,37 @@ impl Encoder {
             let kind = checkpoint.floats(&kinds)?;
             let d = config.d_model;
             let rows = floats.chunks_exact(d).skip(*first_position).take(*longest);
-            Ok(Values::F32(rows.flat_map(|row| row.iter().zip(&kind).map(|(x, y)| x + y)).collect()))
+            Ok(rows.flat_map(|row| row.iter().zip(&kind).map(|(x, y)| x + y)).collect())
         };
-        Ok(Self {
-            encoder: infer::Encoder::new(&config, &values, precision)?,
-            weights: weights[..=needed].to_vec(),
-            normalised,
-            pool: settings.pool,
-            width: config.d_model,
-        })
+        let way = match hardware {
+            Hardware::Processor(precision) => {
+                let values = |name: &str| Ok(Values::F32(values(name)?));
+                Way::Processor(Box::new(infer::Encoder::new(&config, &values, *precision)?))
+            }
+            Hardware::Gpu { device, queue, compute } => {
+                // The engine knows whole models only: in this one, the decoder has no layers.
+                let config = ModelConfig { decoder_layers: 0, tie: Tie::All, ..config.clone() };
+                let tokens = Self::tokens(checkpoint);
+                let vocabulary = Vocabulary { source: tokens, target: tokens, source_padding: 0, target_padding: 0 };
+                let is_encoders = |name: &str| name == EMBEDDING || name.starts_with("encoder.");
+                // Before there is memory for what a damaged `config.json` says.
+                for entry in layout(&config, vocabulary).entries().iter().filter(|entry| is_encoders(&entry.name)) {
+                    check_shape(checkpoint, &their_name(&entry.name), &entry.name, shape)?;
+                }
+                let model = Transformer::for_inference(&config, vocabulary, device, *compute)?;
+                let parameters = model.parameters();
+                change_on_host(parameters.values(), |flat| {
+                    let mut entries = parameters.entries().iter().filter(|entry| is_encoders(&entry.name));
+                    entries.try_for_each(|entry| {
+                        flat[entry.range()].copy_from_slice(&values(&entry.name)?);
+                        Ok::<_, Error>(())
+                    })
+                })??;
+                Way::Gpu(Box::new(InferenceEngine::new(&model, queue.clone(), *compute)?))
+            }
+        };
+        let mixture = Mixture { weights: weights[..=needed].to_vec(), is_normalised, pooling: settings.pooling };
+        Ok(Self { way, mixture, width: config.d_model })
     }
 
     /// How many tokens it knows.
@@ -143,67 +172,39 @@ impl Encoder {
     }
 
     /// The vector of each sequence, [D].
-    pub(super) fn vectors(&self, sequences: &[&[u32]]) -> Vec<Vec<f32>> {
-        let d = self.width;
-        let blocks = self.encoder.states(
+    ///
+    /// # Errors
+    /// The GPU fails, or has no memory for a single sequence.
+    pub(super) fn vectors(&self, sequences: &[&[u32]]) -> Result<Vec<Vec<f32>>> {
+        let (mixture, d) = (&self.mixture, self.width);
+        let encoder = match &self.way {
+            Way::Processor(encoder) => encoder,
+            Way::Gpu(engine) => return on_gpu(engine, sequences, mixture),
+        };
+        let blocks = encoder.states(
             sequences,
             |block| {
                 let lengths: Vec<usize> = sequences[block].iter().map(|sequence| sequence.len()).collect();
                 (vec![0.0; lengths.iter().sum::<usize>() * d], lengths)
             },
-            |(mixture, lengths), layer, states| {
-                let weight = self.weights[layer];
-                if weight == 0.0 {
-                    return;
-                }
-                let (mut mixture, mut states) = (&mut mixture[..], states);
-                for length in lengths {
-                    let (of_sequence, rest) = std::mem::take(&mut mixture).split_at_mut(*length * d);
-                    let (own, others) = states.split_at(*length * d);
-                    (mixture, states) = (rest, others);
-                    let (mean, deviation) = if self.normalised { moments(own) } else { (0.0, 1.0) };
-                    let scale = weight / deviation;
-                    of_sequence.iter_mut().zip(own).for_each(|(sum, x)| *sum += scale * (x - mean));
-                }
-            },
+            |(sum, lengths), layer, states| mixture.add(sum, layer, states, lengths, d),
         );
-        let mut vectors = Vec::with_capacity(sequences.len());
-        for (mixture, lengths) in blocks {
-            let mut rest = &mixture[..];
-            for length in lengths {
-                let (own, others) = rest.split_at(length * d);
-                rest = others;
-                vectors.push(self.pooled(own));
-            }
-        }
-        vectors
-    }
-
-    /// The vector of the states of a sequence.
-    fn pooled(&self, states: &[f32]) -> Vec<f32> {
-        let d = self.width;
-        let rows = states.chunks_exact(d);
-        let count = rows.len() as f32;
-        let folded = |start: f32, f: fn(f32, f32) -> f32| {
-            rows.clone().fold(vec![start; d], |mut all, row| {
-                all.iter_mut().zip(row).for_each(|(all, x)| *all = f(*all, *x));
-                all
-            })
-        };
-        match self.pool {
-            Pool::First => states[..d].to_vec(),
-            Pool::Max => folded(f32::NEG_INFINITY, f32::max),
-            Pool::Mean => folded(0.0, |sum, x| sum + x).into_iter().map(|sum| sum / count).collect(),
-        }
+        let of_block = |(sum, lengths): (Vec<f32>, Vec<usize>)| pool(&sum, d, rows_of(&lengths), mixture.pooling);
+        Ok(blocks.into_iter().flat_map(of_block).collect())
     }
 }
 
-/// Mean and standard deviation of all numbers.
-fn moments(values: &[f32]) -> (f32, f32) {
-    let count = values.len() as f64;
-    let mean = values.iter().map(|x| f64::from(*x)).sum::<f64>() / count;
-    let variance = values.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / count;
-    (mean as f32, (variance + LAYER_NORM_EPS).sqrt() as f32)
+/// The vectors by a GPU, in halves where there is no memory for all at once.
+fn on_gpu(engine: &InferenceEngine, sequences: &[&[u32]], mixture: &Mixture) -> Result<Vec<Vec<f32>>> {
+    match engine.vectors(&Sequences::padded(sequences, 0), mixture) {
+        Err(error) if error.is_out_of_memory() && sequences.len() > 1 => {
+            let (first, second) = sequences.split_at(sequences.len() / 2);
+            let mut vectors = on_gpu(engine, first, mixture)?;
+            vectors.extend(on_gpu(engine, second, mixture)?);
+            Ok(vectors)
+        }
+        result => result,
+    }
 }
 
 /// What each layer counts in the mixture.

@@ -5,7 +5,7 @@
 //! find        the files of a model, in a folder or of the hub
 //! checkpoint  their tensors and settings, read from PyTorch's format
 //! tokenizer   lines ── sequences of tokens
-//! encoder     ── a vector of each, by XLM-RoBERTa on the processor (infer)
+//! encoder     ── a vector of each, by XLM-RoBERTa on the processor (infer) or a GPU (gpu)
 //! estimator   ── a score
 //! ```
 //!
@@ -16,6 +16,7 @@ mod checkpoint;
 mod encoder;
 mod estimator;
 mod find;
+mod hardware;
 mod pickle;
 mod settings;
 mod tokenizer;
@@ -25,12 +26,13 @@ use std::collections::HashMap;
 
 use rayon::prelude::*;
 
+use crate::console::warning;
 use crate::decode::rerank::{Different, Judge};
 use crate::error::{Error, Result};
-use crate::infer::ComputeType;
 use encoder::Encoder;
 use estimator::Estimator;
 pub use find::{Found, Place};
+pub use hardware::Hardware;
 use settings::Kind;
 use tokenizer::Subwords;
 
@@ -53,17 +55,17 @@ pub struct Comet {
 pub struct OnDemand {
     /// Its files.
     pub found: Found,
-    precision: ComputeType,
+    hardware: Hardware,
     loaded: OnceCell<Comet>,
 }
 
 impl OnDemand {
     /// Of these files.
-    pub fn new(found: Found, precision: ComputeType) -> Self {
-        Self { found, precision, loaded: OnceCell::new() }
+    pub fn new(found: Found, hardware: Hardware) -> Self {
+        Self { found, hardware, loaded: OnceCell::new() }
     }
 
-    /// The model.
+    /// The model. If a GPU has no room for it, the processor computes it: what needs it is in the middle of its work.
     ///
     /// # Errors
     /// As [`Comet::load`].
@@ -71,7 +73,13 @@ impl OnDemand {
         if let Some(model) = self.loaded.get() {
             return Ok(model);
         }
-        let model = Comet::load(&self.found, self.precision)?;
+        let model = match Comet::load(&self.found, &self.hardware) {
+            Err(error) if error.is_out_of_memory() => {
+                warning(format_args!("the GPU has no room for {}: the processor computes its scores", self.found.name));
+                Comet::load(&self.found, &Hardware::Processor(self.hardware.precision()))?
+            }
+            result => result?,
+        };
         Ok(self.loaded.get_or_init(|| model))
     }
 }
@@ -91,11 +99,11 @@ impl Comet {
     /// Loads a model.
     ///
     /// # Errors
-    /// A file is missing or damaged, or the model is of a kind that is not supported.
-    pub fn load(found: &Found, precision: ComputeType) -> Result<Self> {
+    /// A file is missing or damaged, the model is of a kind that is not supported, or there is no room for it on a GPU.
+    pub fn load(found: &Found, hardware: &Hardware) -> Result<Self> {
         let Found { path, checkpoint, settings, shape, encoder: folder, .. } = found;
         let of_checkpoint = |error: Error| if error.location().is_some() { error } else { error.at(path) };
-        let encoder = Encoder::new(checkpoint, shape, settings, precision).map_err(of_checkpoint)?;
+        let encoder = Encoder::new(checkpoint, shape, settings, hardware).map_err(of_checkpoint)?;
         let input = encoder.width
             * match settings.kind {
                 Kind::Regression => 6,
@@ -115,7 +123,7 @@ impl Comet {
     /// The score of each line of each system. `progress` gets how many of how many sequences are encoded.
     ///
     /// # Errors
-    /// A score is not a number: the model is damaged.
+    /// A score is not a number: the model is damaged. Or the GPU fails.
     pub fn scores(&self, lines: Lines<'_>, mut progress: impl FnMut(usize, usize)) -> Result<Vec<Vec<f64>>> {
         let scores = self.scores_while(lines, |done, all| {
             progress(done, all);
@@ -149,7 +157,7 @@ impl Comet {
                         reference: lines.references.get(stream).map(|stream| &*stream[line]),
                     })
                     .collect();
-                let Some(scores) = self.of_samples(&samples, &mut cache, &mut go_on) else { return Ok(None) };
+                let Some(scores) = self.of_samples(&samples, &mut cache, &mut go_on)? else { return Ok(None) };
                 sums.iter_mut().zip(scores).for_each(|(sum, score)| *sum += f64::from(score) / streams as f64);
             }
         }
@@ -165,14 +173,16 @@ impl Comet {
         samples: &[Sample<'a>],
         cache: &mut Cache<'a>,
         go_on: &mut impl FnMut(usize, usize) -> bool,
-    ) -> Option<Vec<f32>> {
-        Some(match self.kind {
+    ) -> Result<Option<Vec<f32>>> {
+        Ok(Some(match self.kind {
             Kind::Regression | Kind::Referenceless => {
                 let lines = samples.iter().flat_map(|sample| {
                     let reference = sample.reference.filter(|_| self.kind == Kind::Regression);
                     [Some(sample.source), Some(sample.translation), reference].into_iter().flatten()
                 });
-                self.encode(lines.map(|line| vec![line]), cache, go_on)?;
+                if !self.encode(lines.map(|line| vec![line]), cache, go_on)? {
+                    return Ok(None);
+                }
                 self.estimate(samples, |sample, row| {
                     let [source, translation] = [sample.source, sample.translation].map(|line| &cache[&vec![line]]);
                     let pairs = |other: &[f32], row: &mut Vec<f32>| {
@@ -203,7 +213,9 @@ impl Comet {
                         (_, None) => vec![vec![mt, src]],
                     }
                 };
-                self.encode(samples.iter().flat_map(&forms), cache, go_on)?;
+                if !self.encode(samples.iter().flat_map(&forms), cache, go_on)? {
+                    return Ok(None);
+                }
                 let count = samples.first().map_or(1, |sample| forms(sample).len());
                 let mut sums = vec![0.0; samples.len()];
                 for form in 0..count {
@@ -212,22 +224,22 @@ impl Comet {
                 }
                 sums
             }
-        })
+        }))
     }
 
     /// The scores of samples, all of them numbers.
     fn finite_scores(&self, samples: &[Sample<'_>]) -> Result<Vec<f32>> {
-        let scores = self.of_samples(samples, &mut Cache::default(), &mut |_, _| true).unwrap_or_default();
+        let scores = self.of_samples(samples, &mut Cache::default(), &mut |_, _| true)?.unwrap_or_default();
         if scores.iter().all(|score| score.is_finite()) { Ok(scores) } else { Err(not_a_number()) }
     }
 
-    /// Encodes what is not in the cache yet; `None` if `go_on` ends it.
+    /// Encodes what is not in the cache yet; returns false if `go_on` ends it.
     fn encode<'a>(
         &self,
         texts: impl Iterator<Item = Vec<&'a str>>,
         cache: &mut Cache<'a>,
         go_on: &mut impl FnMut(usize, usize) -> bool,
-    ) -> Option<()> {
+    ) -> Result<bool> {
         let mut new: Vec<Vec<&str>> = texts.filter(|text| !cache.contains_key(text)).collect();
         new.sort_unstable();
         new.dedup();
@@ -248,14 +260,14 @@ impl Comet {
             let count = sequences[done..].iter().take_while(fits).count().max(1);
             let chunk = &sequences[done..done + count];
             let of_chunk: Vec<&[u32]> = chunk.iter().map(|(_, sequence)| &sequence[..]).collect();
-            let vectors = self.encoder.vectors(&of_chunk);
+            let vectors = self.encoder.vectors(&of_chunk)?;
             cache.extend(chunk.iter().map(|(text, _)| text.clone()).zip(vectors));
             done += count;
             if !go_on(done, all) {
-                return None;
+                return Ok(false);
             }
         }
-        Some(())
+        Ok(true)
     }
 
     /// The score of each sample; `fill` appends what the estimator gets of it to a row.

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
+use crate::model::pooling::Pooling;
 
 /// What a model looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,17 +19,6 @@ pub(super) enum Kind {
         /// The reference.
         reference: bool,
     },
-}
-
-/// How the states of a sentence become one vector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pool {
-    /// Their mean.
-    Mean,
-    /// The largest number of each dimension.
-    Max,
-    /// That of the first token.
-    First,
 }
 
 /// The states of which layers count.
@@ -73,7 +63,7 @@ impl Activation {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Settings {
     pub(super) kind: Kind,
-    pub(super) pool: Pool,
+    pub(super) pooling: Pooling,
     pub(super) layers: Layers,
     pub(super) activation: Activation,
     /// That of the score.
@@ -153,11 +143,11 @@ impl Settings {
             },
         };
         Ok(Self {
-            pool: match text("pool", "avg").as_str() {
-                _ if is_unified => Pool::First,
-                "avg" => Pool::Mean,
-                "max" => Pool::Max,
-                "cls" => Pool::First,
+            pooling: match text("pool", "avg").as_str() {
+                _ if is_unified => Pooling::First,
+                "avg" => Pooling::Mean,
+                "max" => Pooling::Max,
+                "cls" => Pooling::First,
                 other => return Err(unsupported("pool", other)),
             },
             layers,
@@ -201,7 +191,7 @@ mod tests {
         let settings = read(json!({ "input_segments": [], "pretrained_model": "c/d", "final_activation": null }));
         assert_eq!(settings.kind, Kind::Unified { source: true, reference: false });
         assert_eq!(settings.layers, Layers::Mixture { sparse: false, normalised: false });
-        assert_eq!((settings.pool, settings.activation, settings.last), (Pool::First, Activation::Tanh, None));
+        assert_eq!((settings.pooling, settings.activation, settings.last), (Pooling::First, Activation::Tanh, None));
         assert_eq!(settings.encoder, "c/d");
         assert_eq!(read(json!({ "sent_layer": 3 })).layers, Layers::One(3));
         // The mark of a patched one is in the file.

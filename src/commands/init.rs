@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::shared::model::open_device;
 use super::shared::output::{print, print_json};
 use crate::cli::{Common, InitArgs};
 use crate::console::{info, warning};
@@ -17,7 +18,7 @@ const FEW: usize = 20;
 /// Writes a configuration for two files of text.
 pub(super) fn run(args: &InitArgs, common: &Common) -> Result<()> {
     device::set_threads(common.threads.unwrap_or(0))?;
-    let machine = Machine { has_gpu: !device::open(common.device.as_deref().unwrap_or("auto"))?.is_cpu() };
+    let machine = Machine { has_gpu: !open_device(common)?.is_cpu() };
     let valid = args.valid.as_deref().and_then(|files| <[_; 2]>::try_from(files.to_vec()).ok());
     let request = StarterRequest {
         train: [args.source.clone(), args.target.clone()],

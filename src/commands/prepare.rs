@@ -25,7 +25,10 @@ pub(super) fn run(args: &RunArgs, common: &Common) -> Result<()> {
     request.set_threads(&config, 1)?;
     let run = request.run_directory()?;
     let signals = Signals::register(Some(ON_SIGNALS))?;
-    let preparation = Preparation::beside(&run, &config.data, &tell).offline(request.offline);
+    let mut preparation = Preparation::beside(&run, &config.data, &tell).offline(request.offline);
+    if config.data.quality.is_some() {
+        preparation = preparation.on(request.open_device(&config, 0)?);
+    }
     let mut preparation = preparation.watching(&signals).showing(&pairs_bar);
     preparation.always_cache = true;
     let started = Instant::now();

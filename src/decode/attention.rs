@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use super::neural::padded;
 use super::source::{Reader, Source};
 use super::translate::Candidate;
 use crate::error::Result;
@@ -73,7 +72,7 @@ pub(super) fn cross_attention(
         .collect();
     let sources: Vec<&Source> = pairs.iter().map(|(source, _)| *source).collect();
     let sequences = reader.sequences(&sources);
-    let decoded = padded(&inputs.iter().map(Vec::as_slice).collect::<Vec<_>>(), special.pad_target);
+    let decoded = Sequences::padded(&inputs.iter().map(Vec::as_slice).collect::<Vec<_>>(), special.pad_target);
     let memory = model.encode(&sequences, &Mode::INFERENCE)?;
     let (_, weights) = model.decode_with_attention(&memory, &decoded, &Mode::INFERENCE)?;
     let Some(weights) = weights.cross.last() else {

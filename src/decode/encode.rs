@@ -5,7 +5,7 @@ use candle_core::DType;
 use super::not_a_number;
 use crate::error::Result;
 use crate::gpu::decode::InferenceEngine;
-use crate::model::pooling::{Pooling, pool};
+use crate::model::pooling::{Mixture, Pooling, pool};
 use crate::model::{Sequences, Transformer};
 use crate::ops::Mode;
 
@@ -41,22 +41,15 @@ impl Encoder {
     }
 
     fn pooled(&self, sources: &Sequences, pooling: Pooling) -> Result<Vec<Vec<f32>>> {
-        let lengths = sources.lengths.iter().map(|&length| length as usize);
         match self {
             Self::Model(model) => {
+                let lengths = sources.lengths.iter().map(|&length| length as usize);
                 let states = model.encode(sources, &Mode::INFERENCE)?.states;
                 let states: Vec<f32> = states.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
                 let rows = (0..).step_by(sources.length).zip(lengths).map(|(start, length)| start..start + length);
                 Ok(pool(&states, model.config().d_model, rows, pooling))
             }
-            Self::Device(engine) => {
-                let (states, d) = engine.encode(sources)?;
-                let rows = lengths.scan(0, |end, length| {
-                    *end += length;
-                    Some(*end - length..*end)
-                });
-                Ok(pool(&states, d, rows, pooling))
-            }
+            Self::Device(engine) => engine.vectors(sources, &Mixture::last(engine.layers(), pooling)),
         }
     }
 }

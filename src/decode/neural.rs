@@ -190,27 +190,17 @@ impl Neural {
             }
             Kind::Device(device) => {
                 let (engine, padding) = &**device;
-                Progress::Device(engine.begin(&padded(sources, *padding))?)
+                Progress::Device(engine.begin(&Sequences::padded(sources, *padding))?)
             }
             Kind::Plain(plain) => {
                 let (model, decoder) = &**plain;
                 let mode = Mode { training: None, implementation: Implementation::Reference };
-                let memory = model.encode(&padded(sources, model.vocabulary().source_padding), &mode)?;
+                let memory = model.encode(&Sequences::padded(sources, model.vocabulary().source_padding), &mode)?;
                 Progress::Plain(decoder, decoder.begin(&memory)?)
             }
         };
         Ok(NeuralStep { model: self, state, sentences: sources.len() })
     }
-}
-
-/// Sequences of ids as a batch.
-pub(super) fn padded(sources: &[&[u32]], padding: u32) -> Sequences {
-    let length = sources.iter().map(|source| source.len()).max().unwrap_or(0);
-    let mut ids = vec![padding; sources.len() * length];
-    for (row, source) in ids.chunks_exact_mut(length.max(1)).zip(sources) {
-        row[..source.len()].copy_from_slice(source);
-    }
-    Sequences { ids, lengths: Arc::new(sources.iter().map(|source| source.len() as u32).collect()), length }
 }
 
 /// A batch of encoded sentences being decoded.

@@ -18,6 +18,7 @@ use super::rows::Rows;
 use super::upload::Upload;
 use super::{Engine, bytes_of, bytes_of_mut};
 use crate::error::Result;
+use crate::model::pooling::Mixture;
 use crate::model::{Sequences, Transformer};
 use crate::ops::Mode;
 
@@ -74,14 +75,21 @@ impl InferenceEngine {
         Ok(Self { plan: engine.plan.clone(), engine: Mutex::new(engine), queue, spare: Mutex::default() })
     }
 
-    /// The encoder's states of all real tokens, sentence after sentence, [N, D], and D. Waits for the device.
+    /// How many layers the encoder has.
+    pub fn layers(&self) -> usize {
+        // Each has two sub-layers.
+        self.plan.encoder.sublayers.len() / 2
+    }
+
+    /// The vector of each sentence, [B, D]. With pre-norm, the states of a layer before the last are those that the
+    /// next one reads. Waits for the device.
     ///
     /// # Errors
     /// The device fails or has no memory left; a token is outside the vocabulary, a sentence longer than the model's
     /// positions.
-    pub fn encode(&self, sources: &Sequences) -> Result<(Vec<f32>, usize)> {
+    pub fn vectors(&self, sources: &Sequences, mixture: &Mixture) -> Result<Vec<Vec<f32>>> {
         let mut engine = locked(&self.engine);
-        let result = self.states(&mut engine, sources);
+        let result = self.mixed(&mut engine, sources, mixture);
         match &result {
             Ok(_) => engine.arena.reset(),
             Err(_) => engine.arena.forget(),
@@ -89,22 +97,32 @@ impl InferenceEngine {
         result
     }
 
-    fn states(&self, engine: &mut Engine, sources: &Sequences) -> Result<(Vec<f32>, usize)> {
+    fn mixed(&self, engine: &mut Engine, sources: &Sequences, mixture: &Mixture) -> Result<Vec<Vec<f32>>> {
         check_side(engine, &self.plan.encoder, sources)?;
         let mut pass = Pass::new(engine, Mode::INFERENCE);
-        let rows = Rows::new(sources);
+        let (rows, d) = (Rows::new(sources), pass.d);
         let mut upload = Upload::default();
         let side = upload.add_rows(&rows);
         let side = side.moved(upload.send(pass.engine)?);
-        let encoded = pass.forward(&self.plan.encoder, &side, None)?.output;
-        let (number, d) = (pass.number, pass.d);
-        let mut bytes = vec![0; number.bytes(rows.len() * d)];
-        engine.queue.download(encoded, &mut bytes)?;
-        let states = match number {
-            Number::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
-            Number::Bf16 => bytes.chunks_exact(2).map(|b| f32::from_le_bytes([0, 0, b[0], b[1]])).collect(),
+        let sum = pass.floats(rows.len() * d)?;
+        pass.engine.queue.clear(sum, 4 * rows.len() * d)?;
+        let mix = |pass: &Pass<'_>, layer: usize, states| match mixture.weights.get(layer) {
+            Some(weight) if *weight != 0.0 => {
+                pass.engine.kernels.mix(sum, states, &side, *weight, mixture.is_normalised, d)
+            }
+            _ => Ok(()),
         };
-        Ok((states, d))
+        // Attention is the first of a layer's sub-layers.
+        let states = pass.walk(&self.plan.encoder, &side, &mut |pass, number, attention, input| {
+            mix(pass, number / 2, input)?;
+            pass.attend(attention, input, &side, None)
+        })?;
+        mix(&pass, self.layers(), states.output)?;
+        let mut vectors = vec![0f32; side.sentences * d];
+        let at = pass.floats(vectors.len())?;
+        pass.engine.kernels.pool(at, sum, &side, mixture.pooling, d)?;
+        engine.queue.download(at, bytes_of_mut(&mut vectors))?;
+        Ok(vectors.chunks_exact(d).map(<[f32]>::to_vec).collect())
     }
 
     /// Gives the memory of finished sessions back to the device.

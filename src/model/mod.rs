@@ -53,6 +53,17 @@ pub struct Sequences {
 }
 
 impl Sequences {
+    /// A batch of sequences of different lengths.
+    pub fn padded(sequences: &[&[u32]], padding: u32) -> Self {
+        let length = sequences.iter().map(|sequence| sequence.len()).max().unwrap_or(0);
+        let mut ids = vec![padding; sequences.len() * length];
+        for (row, sequence) in ids.chunks_exact_mut(length.max(1)).zip(sequences) {
+            row[..sequence.len()].copy_from_slice(sequence);
+        }
+        let lengths = sequences.iter().map(|sequence| sequence.len() as u32).collect();
+        Self { ids, lengths: Arc::new(lengths), length }
+    }
+
     /// Number of sequences, B.
     pub fn batch(&self) -> usize {
         self.lengths.len()
@@ -113,7 +124,20 @@ impl Transformer {
         device: &Device,
         compute: DType,
     ) -> Result<Self> {
-        let parameters = layout::layout(config, vocabulary).allocate(device, compute)?;
+        Self::of(config, vocabulary, layout::layout(config, vocabulary).allocate(device, compute)?)
+    }
+
+    /// [`Transformer::with_precision`] without memory for gradients: it cannot be trained.
+    pub fn for_inference(
+        config: &ModelConfig,
+        vocabulary: Vocabulary,
+        device: &Device,
+        compute: DType,
+    ) -> Result<Self> {
+        Self::of(config, vocabulary, layout::layout(config, vocabulary).allocate_values(device, compute)?)
+    }
+
+    fn of(config: &ModelConfig, vocabulary: Vocabulary, parameters: Arc<Parameters>) -> Result<Self> {
         let (sinusoids, rotary) = (Arc::new(positions::fixed(config)), positions::rotary(config));
         let buckets = [Stack::Encoder, Stack::Decoder].map(|stack| positions::buckets(config, stack));
         Ok(Self { config: config.clone(), vocabulary, parameters, sinusoids, rotary, buckets })

@@ -65,7 +65,7 @@ impl ModelFiles {
 
     fn transformer_on(&self, device: &Device, compute: DType) -> Result<Transformer> {
         self.stored()?.1.check()?;
-        let model = Transformer::with_precision(&self.config.model, vocabulary(&self.tokenizers), device, compute)?;
+        let model = Transformer::for_inference(&self.config.model, vocabulary(&self.tokenizers), device, compute)?;
         let parameters = model.parameters();
         change_on_host(parameters.values(), |flat| self.located.load_into(&slots(parameters.entries()), flat))??;
         Ok(model)

@@ -91,11 +91,22 @@ impl ParameterLayout {
     /// Allocates values and gradients, all zero. Products will be computed in `compute`; if that is f64, so is
     /// everything else, for checks in plain operations.
     pub fn allocate(self, device: &Device, compute: DType) -> Result<Arc<Parameters>> {
+        let gradients = self.total;
+        self.allocate_with(gradients, device, compute)
+    }
+
+    /// [`ParameterLayout::allocate`] without the gradients, for models that are not trained.
+    pub fn allocate_values(self, device: &Device, compute: DType) -> Result<Arc<Parameters>> {
+        // Drivers do not allocate nothing.
+        self.allocate_with(1, device, compute)
+    }
+
+    fn allocate_with(self, gradients: usize, device: &Device, compute: DType) -> Result<Arc<Parameters>> {
         let dtype = if compute == DType::F64 { DType::F64 } else { DType::F32 };
         let index = self.entries.iter().enumerate().map(|(i, e)| (e.name.clone(), i)).collect();
         Ok(Arc::new(Parameters {
             values: Tensor::zeros(self.total, dtype, device)?,
-            gradients: Tensor::zeros(self.total, dtype, device)?,
+            gradients: Tensor::zeros(gradients, dtype, device)?,
             root: Var::zeros(1, dtype, device)?,
             compute,
             entries: self.entries,

@@ -169,8 +169,8 @@ pub fn follow(resolved: Resolved, surroundings: &Surroundings<'_>, group: &Rc<Gr
     let tell = &*surroundings.tell;
     let Some(tokenizers) = group.share::<Option<SharedTokenizers>>(None)? else { return Ok(None) };
     let tokenizers = tokenizers.open()?;
-    let preparation =
-        Preparation::beside(&run, &config.data, tell).offline(request.offline).watching(surroundings.stop);
+    let preparation = Preparation::beside(&run, &config.data, tell).offline(request.offline).on(device.clone());
+    let preparation = preparation.watching(surroundings.stop);
     group.watch().does("preparing the text");
     // The first rank of a machine leaves a cache for the others.
     let is_first = group.local().rank == 0;

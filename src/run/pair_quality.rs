@@ -2,10 +2,11 @@
 
 use std::time::Instant;
 
+use candle_core::Device;
 use serde_json::{Value, json};
 
 use super::training_data::Preparation;
-use crate::comet::{Found, Lines, OnDemand};
+use crate::comet::{Found, Hardware, Lines, OnDemand};
 use crate::data::QualityConfig;
 use crate::data::cache::Cache;
 use crate::data::corpus::{PairSource, Side};
@@ -24,15 +25,16 @@ pub(super) struct PairJudge {
 }
 
 impl PairJudge {
-    /// Finds the model.
+    /// Finds the model, which this device computes.
     ///
     /// # Errors
-    /// It cannot be found or fetched, or needs references.
-    pub(super) fn open(config: &QualityConfig, offline: bool) -> Result<Self> {
+    /// It cannot be found or fetched, or needs references; the GPU fails.
+    pub(super) fn open(config: &QualityConfig, device: &Device, offline: bool) -> Result<Self> {
         let precision = ComputeType::from_flag("data.quality.precision", &config.precision)?;
         let found = Found::without_references("data.quality.model", &config.model, offline)?;
         let about = json!({ "name": found.name, "digest": found.digest()?, "precision": precision.to_string() });
-        Ok(Self { model: OnDemand::new(found, precision), about, least: config.least })
+        let hardware = Hardware::of(device, precision)?;
+        Ok(Self { model: OnDemand::new(found, hardware), about, least: config.least })
     }
 
     /// The scores of a corpus, from the cache or made now. `None` if some are missing and none are to be made.

@@ -207,6 +207,7 @@ impl<'a> Opened<'a> {
         surroundings.does("preparing the text");
         let preparation = Preparation::beside(&resolved.run, &resolved.config.data, tell)
             .offline(resolved.request.offline)
+            .on(resolved.device.clone())
             .watching(surroundings.stop)
             .showing(surroundings.meter);
         let data = training_data::prepare(&resolved.config, &mut resolved.texts, saved, &preparation)?;
@@ -214,7 +215,7 @@ impl<'a> Opened<'a> {
         resolved.config = init::stating_tokenizers(resolved.config, old, &data.tokenizers);
         resolved.config = init::stating_languages(resolved.config, &data.tokenizers);
         let validator = Validator::open(&resolved.config, &resolved.texts, &data.tokenizers, tell)?;
-        let with_model = |validator: Validator| validator.with_model(resolved.request.offline);
+        let with_model = |validator: Validator| validator.with_model(&resolved.device, resolved.request.offline);
         let validator = validator.map(with_model).transpose()?;
         let text = compare::checksums(&data.corpus, validator.as_ref());
         if let Some(continued) = &continued

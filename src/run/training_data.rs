@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use candle_core::Device;
+
 use super::init::Start;
 use super::pair_quality::PairJudge;
 use super::{Never, Stop};
@@ -43,6 +45,8 @@ pub struct Preparation<'a> {
     pub(super) gives_scores: bool,
     /// Whether nothing is fetched.
     offline: bool,
+    /// What computes those scores.
+    device: Device,
     /// Receives messages.
     pub(super) tell: Tell<'a>,
     /// Asks to stop.
@@ -60,8 +64,8 @@ impl<'a> Preparation<'a> {
             named.as_deref().unwrap_or(run).parent().unwrap_or(Path::new("")).join(CACHE)
         };
         let cache = config.cache_dir.clone().unwrap_or_else(beside);
-        let (always_cache, gives_scores, offline) = (false, true, false);
-        Self { cache, always_cache, gives_scores, offline, tell, stop: &Never, meter: &|_| Box::new(|_| ()) }
+        let (always_cache, gives_scores, offline, device) = (false, true, false, Device::Cpu);
+        Self { cache, always_cache, gives_scores, offline, device, tell, stop: &Never, meter: &|_| Box::new(|_| ()) }
     }
 
     /// Stops when that asks for it.
@@ -72,6 +76,12 @@ impl<'a> Preparation<'a> {
     /// Fetches nothing, if wanted.
     pub fn offline(self, offline: bool) -> Self {
         Self { offline, ..self }
+    }
+
+    /// With scores by this device instead of the processor.
+    #[must_use]
+    pub fn on(self, device: Device) -> Self {
+        Self { device, ..self }
     }
 
     /// Gives no pairs scores that have none.
@@ -189,8 +199,12 @@ pub fn prepare(
     preparation.stop()?;
     let filter = Filter { max_length: config.data.max_length, max_ratio: config.data.max_ratio };
     let elements = elements(&config.tokenizer, &tokenizers);
-    let judge =
-        config.data.quality.as_ref().map(|quality| PairJudge::open(quality, preparation.offline)).transpose()?;
+    let judge = config
+        .data
+        .quality
+        .as_ref()
+        .map(|quality| PairJudge::open(quality, &preparation.device, preparation.offline))
+        .transpose()?;
     let (mut parts, mut directories) = (Vec::with_capacity(corpora.len()), Vec::<PathBuf>::new());
     for corpus in corpora {
         let scores = match &judge {

@@ -2,6 +2,7 @@
 // Each test binary uses only a part.
 #![allow(dead_code, unreachable_pub, unused_imports, unused_macros)]
 
+pub mod comet;
 pub mod datasets;
 pub mod emulator;
 pub mod hostile;

@@ -1,5 +1,6 @@
 //! The encoder alone, decoding, and the selection of continuations.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{DType, Device};
@@ -11,8 +12,11 @@ use mt::decode::{DecodeConfig, Hypothesis, LengthPenalty, PenaltyKind, Rows, Sea
 use mt::gpu::decode::InferenceEngine;
 use mt::gpu::launch::{Exclusions, Kernels};
 use mt::gpu::queue::Number;
-use mt::model::Sequences;
+use mt::infer::{ComputeType, Encoder, model_values};
+use mt::model::pooling::{Mixture, Pooling, pool, rows_of};
+use mt::model::{Activation, ModelConfig, PositionKind, Sequences};
 use mt::ops::Mode;
+use mt::ops::sublayer::NormPlacement;
 use mt::rng::Stream;
 
 use super::{V, error_by_norm, model};
@@ -32,26 +36,82 @@ fn translate(
     search(&mut neural.begin(&sources).unwrap(), &options(max_lengths)).unwrap()
 }
 
-/// The packed states of the encoder alone.
+/// The vectors of sentences from the last layer.
 #[test]
-fn encoding_is_the_processor_s() {
+fn vectors_are_the_processor_s() {
     let source = random_sequences(&[9, 3, 1, 20], V, "source");
-    for config in [with_dropouts(), odd_sizes()] {
+    let pre = ModelConfig { norm: NormPlacement::Pre, ..with_dropouts() };
+    for config in [with_dropouts(), odd_sizes(), ModelConfig { final_norm: true, ..pre.clone() }, pre] {
         let (device, queue) = device();
         let here = model(&config, &Device::Cpu);
         let memory = here.encode(&source, &Mode::INFERENCE).unwrap();
-        let states: Vec<Vec<f32>> = memory.states.to_vec2().unwrap();
-        let sentences = states.chunks(source.length).zip(source.lengths.iter());
-        let want: Vec<f32> = sentences.flat_map(|(rows, &length)| rows[..length as usize].concat()).collect();
+        let states: Vec<f32> = memory.states.flatten_all().unwrap().to_vec1().unwrap();
+        let rows = (0..).step_by(source.length).zip(source.lengths.iter());
+        let rows: Vec<_> = rows.map(|(start, &length)| start..start + length as usize).collect();
         for (compute, bound) in [(DType::F32, 1e-5), (DType::BF16, 1e-2)] {
             let translator = InferenceEngine::new(&model(&config, &device), queue.clone(), compute).unwrap();
-            for _ in 0..2 {
-                let (got, d) = translator.encode(&source).unwrap();
-                assert_eq!((got.len(), d), (want.len(), config.d_model));
-                assert!(error_by_norm(&got, &want) < bound, "{compute:?}: {}", error_by_norm(&got, &want));
+            for &pooling in Pooling::ALL {
+                let want = pool(&states, config.d_model, rows.iter().cloned(), pooling).concat();
+                let got = translator.vectors(&source, &Mixture::last(translator.layers(), pooling)).unwrap();
+                assert_eq!((got.len(), got[0].len()), (4, config.d_model));
+                let error = error_by_norm(&got.concat(), &want);
+                assert!(error < bound, "{compute:?}, {pooling}: {error}");
             }
         }
     }
+}
+
+/// The vectors of sentences from all layers, and from those up to one before the last.
+#[test]
+fn mixtures_of_layers_are_the_processor_s() {
+    let source = random_sequences(&[9, 3, 1, 20], V, "source");
+    let sentences = source.ids.chunks(source.length).zip(source.lengths.iter());
+    let sentences: Vec<&[u32]> = sentences.map(|(row, &length)| &row[..length as usize]).collect();
+    let lengths: Vec<usize> = sentences.iter().map(|sentence| sentence.len()).collect();
+    let learned = ModelConfig {
+        positions: PositionKind::Learned,
+        embedding_norm: true,
+        activation: Activation::Gelu,
+        ..small_model()
+    };
+    for config in [learned, odd_sizes()] {
+        let d = config.d_model;
+        let here = Encoder::new(&config, &model_values(&model(&config, &Device::Cpu)), ComputeType::F32).unwrap();
+        let (device, queue) = device();
+        let there = InferenceEngine::new(&model(&config, &device), queue, DType::F32).unwrap();
+        for (weights, is_normalised) in
+            [(vec![0.5, -1.0, 0.25], false), (vec![0.5, -1.0, 0.25], true), (vec![0.0, 2.0], true), (vec![1.0], false)]
+        {
+            let mixture = Mixture { weights, is_normalised, pooling: Pooling::Mean };
+            let look = |sum: &mut (Vec<f32>, Range<usize>), layer: usize, states: &[f32]| {
+                mixture.add(&mut sum.0, layer, states, &lengths[sum.1.clone()], d);
+            };
+            let begin = |block: Range<usize>| (vec![0.0; lengths[block.clone()].iter().sum::<usize>() * d], block);
+            let sum = here.states(&sentences, begin, look).into_iter().flat_map(|(sum, _)| sum).collect::<Vec<_>>();
+            let want = pool(&sum, d, rows_of(&lengths), mixture.pooling).concat();
+            let got = there.vectors(&source, &mixture).unwrap().concat();
+            let error = error_by_norm(&got, &want);
+            assert!(error < 1e-5, "{mixture:?}: {error}");
+        }
+    }
+}
+
+/// An encoder takes the memory of a few layers, whatever their number.
+#[test]
+fn memory_of_layers_is_used_again() {
+    if !on_emulator("memory_of_layers_is_used_again") {
+        return;
+    }
+    let source = random_sequences(&[60; 16], V, "source");
+    let config = ModelConfig { encoder_layers: 12, ..small_model() };
+    // States of all rows, [N, D] in float32.
+    let states = 4 * 16 * 60 * config.d_model;
+    let begin = |memory| {
+        let engine = InferenceEngine::new(&model(&config, &Device::Cpu), Arc::new(memory), DType::F32).unwrap();
+        engine.vectors(&source, &Mixture::last(engine.layers(), Pooling::Mean))
+    };
+    begin(Emulator::with_memory(24 * states)).unwrap();
+    assert!(begin(Emulator::with_memory(8 * states)).unwrap_err().is_out_of_memory());
 }
 
 /// Beams of every width, with constraints, give the same as on the processor, where other code recomputes every step.

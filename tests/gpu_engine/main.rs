@@ -2,6 +2,7 @@
 //! names (cuda, cuda:1), else on the emulator.
 
 mod attention;
+mod comet;
 #[path = "../common/mod.rs"]
 mod common;
 mod decoding;
@@ -26,6 +27,7 @@ use mt::error::Result;
 use mt::gpu::Engine;
 use mt::gpu::decode::InferenceEngine;
 use mt::gpu::queue::{Number, Queue};
+use mt::model::pooling::{Mixture, Pooling};
 use mt::model::{ModelConfig, Sequences, Transformer, Vocabulary};
 use mt::ops::loss::Targets;
 use mt::ops::low_rank::add_row;
@@ -363,7 +365,10 @@ fn update_and_translate(queue: Emulator, config: &ModelConfig, compute: DType) -
         optimizer.step_with(&mut engine, 1, 1e-3)?;
         assert!(engine.outcome()?.is_made);
     }
-    let neural = Neural::on_device(&model, InferenceEngine::new(&model, queue, compute)?, special());
+    let engine = InferenceEngine::new(&model, queue, compute)?;
+    let mixture = Mixture { weights: vec![0.5, 0.25, 0.125], is_normalised: true, pooling: Pooling::Max };
+    engine.vectors(&batch().0, &mixture)?;
+    let neural = Neural::on_device(&model, engine, special());
     let penalty = LengthPenalty { kind: PenaltyKind::Gnmt, alpha: 0.6 };
     let sources: [&[u32]; 3] = [&[5, 6, 7, 8, 9, 4, 2], &[9, 8, 2], &[2]];
     search(&mut neural.begin(&sources)?, &SearchOptions::beam(3, penalty, vec![4; 3]))?;

@@ -184,7 +184,7 @@ impl Training {
             warnings.borrow_mut().clear();
             data = report.keep(training_data::prepare(config, texts, None, &preparation))?;
         }
-        let with_model = |validator: Validator| validator.with_model(self.request.offline);
+        let with_model = |validator: Validator| validator.with_model(&Device::Cpu, self.request.offline);
         let validator = Validator::open(config, texts, &data.tokenizers, &say);
         report.keep(validator.and_then(|validator| validator.map(with_model).transpose()));
         // Training does not read it; `mt eval` will.

@@ -51,7 +51,7 @@ pub(super) fn run(args: &EvalArgs, common: &Common) -> Result<()> {
     let test = Test::new(&args.significance);
     let pairs = test.is_paired() || args.significance.comet_compare;
     refuse_contradictions(args, common, &metrics, pairs)?;
-    let neural = neural::find(args, common.offline)?;
+    let neural = neural::find(args, common)?;
     let translates = !metrics.is_empty() || !neural.is_empty() || args.report;
     let mut output = Output::open(None)?;
     // Before anything is translated, since it may be missing.

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use super::results::Scored;
 use super::test_set::TestSet;
-use crate::cli::EvalArgs;
-use crate::comet::{Comet, Found, Lines};
+use crate::cli::{Common, EvalArgs};
+use crate::comet::{Comet, Found, Hardware, Lines};
+use crate::commands::shared::model::open_device;
 use crate::commands::shared::output::refuse_inputs;
 use crate::console::{Counted, info, progress_bar};
 use crate::error::{Error, Result};
@@ -18,23 +19,24 @@ pub(super) struct Wanted {
     key: &'static str,
     name: &'static str,
     found: Found,
-    precision: ComputeType,
+    hardware: Hardware,
 }
 
 /// Finds the models that flags ask for.
 ///
 /// # Errors
 /// One is missing, damaged or of another kind, or needs text that is not given.
-pub(super) fn find(args: &EvalArgs, offline: bool) -> Result<Vec<Wanted>> {
+pub(super) fn find(args: &EvalArgs, common: &Common) -> Result<Vec<Wanted>> {
     let precision = ComputeType::from_flag("--comet-precision", &args.metrics.comet_precision)?;
     let mut wanted = Vec::new();
     for (key, name, flag, model) in
         [("comet", "COMET", "--comet", &args.metrics.comet), ("qe", "QE", "--qe", &args.metrics.qe)]
     {
         let Some(model) = model else { continue };
+        let hardware = Hardware::of(&open_device(common)?, precision)?;
         let found = match key {
-            "qe" => Found::without_references(flag, model, offline),
-            _ => Found::with_references(flag, model, offline),
+            "qe" => Found::without_references(flag, model, common.offline),
+            _ => Found::with_references(flag, model, common.offline),
         }?;
         let files = found.files();
         refuse_inputs(args.output.as_deref(), files.iter().map(PathBuf::as_path))?;
@@ -43,9 +45,9 @@ pub(super) fn find(args: &EvalArgs, offline: bool) -> Result<Vec<Wanted>> {
         }
         if args.hyp.is_empty() {
             // Before a long translation, to see whether it is damaged.
-            Comet::load(&found, precision)?;
+            Comet::load(&found, &Hardware::EXACT)?;
         }
-        wanted.push(Wanted { key, name, found, precision });
+        wanted.push(Wanted { key, name, found, hardware });
     }
     Ok(wanted)
 }
@@ -56,9 +58,9 @@ impl Wanted {
     /// # Errors
     /// The model cannot be loaded.
     pub(super) fn score(self, set: &TestSet) -> Result<Scored> {
-        let Self { key, name, found, precision } = self;
+        let Self { key, name, found, hardware } = self;
         info(format_args!("{name}: {}", found.name));
-        let model = Comet::load(&found, precision)?;
+        let model = Comet::load(&found, &hardware)?;
         let systems: Vec<&[String]> = set.systems.iter().map(|(_, lines)| &lines[..]).collect();
         let has_references = key == "comet";
         let references = if has_references { &set.references[..] } else { &[] };
@@ -75,7 +77,7 @@ impl Wanted {
         if references.len() > 1 {
             options.push(("refs", "mean".to_owned()));
         }
-        options.push(("precision", precision.to_string()));
+        options.push(("precision", hardware.precision().to_string()));
         let statistics = scores.iter().map(|scores| Statistics::from_scores(scores, references.len())).collect();
         Ok(Scored { metric: Box::new(MeanScore { key, name, options, has_references }), statistics })
     }

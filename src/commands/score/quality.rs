@@ -6,7 +6,8 @@ use serde_json::json;
 
 use super::{Scorer, plain};
 use crate::cli::{Common, ScoreArgs};
-use crate::comet::{Comet, Found};
+use crate::comet::{Comet, Found, Hardware};
+use crate::commands::shared::model::open_device;
 use crate::commands::shared::pairs::Pair;
 use crate::console::info;
 use crate::decode::rerank::Judge;
@@ -24,7 +25,7 @@ pub(super) fn run(model: &str, args: &ScoreArgs, common: &Common) -> Result<()> 
     };
     let found = Found::without_references("--qe", model, common.offline)?;
     info(format_args!("QE: {}", found.name));
-    let model = Comet::load(&found, precision)?;
+    let model = Comet::load(&found, &Hardware::of(&open_device(common)?, precision)?)?;
     super::write(Quality { model, args, is_json: common.json }, args, common, &found.files())
 }
 

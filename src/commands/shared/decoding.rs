@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::model::open_device;
 use crate::cli::{Common, DecodeArgs};
-use crate::comet::{Comet, Found};
+use crate::comet::{Comet, Found, Hardware};
 use crate::console::{tell, warning};
 use crate::decode::rerank::{Criterion, Judge, Rerank, Utility};
 use crate::decode::shortlist::Shortlist;
@@ -187,7 +188,8 @@ pub(crate) fn translator_with_flags(
 /// The model that chooses among translations, if `--mbr comet` or `--rerank` is given.
 fn judge(args: &DecodeArgs, common: &Common) -> Result<Option<Arc<dyn Judge>>> {
     let Some(found) = judge_model(args, common)? else { return Ok(None) };
-    Ok(Some(Arc::new(Comet::load(&found, ComputeType::F32)?)))
+    let hardware = Hardware::of(&open_device(common)?, ComputeType::F32)?;
+    Ok(Some(Arc::new(Comet::load(&found, &hardware)?)))
 }
 
 /// Its files, which nothing may be written to.

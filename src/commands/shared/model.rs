@@ -2,10 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
+use candle_core::Device;
+
 use crate::cli::{Common, ModelArgs, ModelsArgs};
 use crate::console::tell;
+use crate::device;
 use crate::error::{Error, Result};
 use crate::model_dir::{self, ModelFiles, ModelRequest};
+
+/// The device that `--device` names, or the best one: for what has no configuration.
+pub(crate) fn open_device(common: &Common) -> Result<Device> {
+    device::open(common.device.as_deref().unwrap_or("auto"))
+}
 
 /// Finds the model that the flags name.
 pub(crate) fn load(args: &ModelArgs, common: &Common) -> Result<ModelFiles> {

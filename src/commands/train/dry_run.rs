@@ -47,7 +47,7 @@ pub(super) fn print(
     )?;
     let config = &init::stating_tokenizers(config.clone(), old.as_ref(), &data.tokenizers);
     let validator = Validator::open(config, texts, &data.tokenizers, &say)?;
-    let validator = validator.map(|validator| validator.with_model(common.offline)).transpose()?;
+    let validator = validator.map(|validator| validator.with_model(&Device::Cpu, common.offline)).transpose()?;
     if old.is_some()
         && let Some((state, _)) = restore::newest(run, &say)?
     {

@@ -12,3 +12,4 @@
 #include "optimizer.cu"
 #include "low_rank.cu"
 #include "search.cu"
+#include "pooling.cu"

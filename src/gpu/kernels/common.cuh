@@ -164,6 +164,15 @@ __device__ inline float warp_max(float x) {
     return x;
 }
 
+// In a block of at most 32 warps: lane i gets the `mine` of warp i, or `none` if there is no such warp.
+template <class T> __device__ inline T of_warps(T* shared, T mine, T none) {
+    const unsigned lane = threadIdx.x % WARP;
+    __syncthreads();
+    if (lane == 0) shared[threadIdx.x / WARP] = mine;
+    __syncthreads();
+    return lane < blockDim.x / WARP ? shared[lane] : none;
+}
+
 // The mask of one dropout site: src/ops/dropout.rs, bit for bit.
 struct Dropout {
     unsigned threshold, key;

@@ -33,15 +33,6 @@ __device__ inline Candidate best_of_warp(Candidate mine) {
     return mine;
 }
 
-// In a block of at most 32 warps: lane i gets the `mine` of warp i, or `none` if there is no such warp.
-template <class T> __device__ inline T of_warps(T* shared, T mine, T none) {
-    const unsigned lane = threadIdx.x % WARP;
-    __syncthreads();
-    if (lane == 0) shared[threadIdx.x / WARP] = mine;
-    __syncthreads();
-    return lane < blockDim.x / WARP ? shared[lane] : none;
-}
-
 // The best candidate among all threads'. All get it.
 __device__ inline Candidate best_of_block(Candidate mine) {
     __shared__ Candidate bests[WARP];

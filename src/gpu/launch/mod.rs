@@ -17,6 +17,7 @@ mod loss;
 mod low_rank;
 mod norm;
 mod optimizer;
+mod pooling;
 mod product;
 mod product_norm;
 mod rotary;

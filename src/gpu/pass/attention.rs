@@ -71,7 +71,7 @@ impl Pass<'_> {
 
     /// Up to the last projection, whose input is returned. `memory` are a memory's side and its keys and values;
     /// without it, the rows look at each other.
-    pub(super) fn attend(
+    pub(in crate::gpu) fn attend(
         &mut self,
         attention: &plan::Attention,
         input: Address,

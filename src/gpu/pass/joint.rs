@@ -20,6 +20,14 @@ pub(super) struct Joint {
     addend: Option<(Option<usize>, Dropout)>,
 }
 
+/// Where a joint writes what it computes: s and y, [N, D], and float32 [N, 2].
+#[derive(Clone, Copy)]
+pub(super) struct Outputs {
+    s: Address,
+    y: Address,
+    statistics: Address,
+}
+
 /// What is before a joint.
 #[derive(Clone, Copy)]
 pub(super) enum Before<'a> {
@@ -57,17 +65,31 @@ impl Pass<'_> {
         NormArgument::new(gamma, gamma.plus(4 * self.d), c.norm_eps, c.norm_kind)
     }
 
-    /// A joint; returns s and y as well.
+    /// Memory for what a joint computes.
+    pub(super) fn outputs(&mut self, side: &Side) -> Result<Outputs> {
+        let [s, y] = [self.numbers(side.rows, self.d)?, self.numbers(side.rows, self.d)?];
+        Ok(Outputs { s, y, statistics: self.floats(2 * side.rows)? })
+    }
+
+    /// A joint; returns s and y as well. Without `outputs`, it takes memory for what it computes.
     pub(super) fn join(
         &mut self,
         x: Address,
         before: Before<'_>,
         norm: Option<usize>,
         side: &Side,
+        outputs: Option<Outputs>,
     ) -> Result<(Joint, Address, Address)> {
-        let s = if let Before::Nothing = before { x } else { self.numbers(side.rows, self.d)? };
-        let y = if norm.is_some() { self.numbers(side.rows, self.d)? } else { Address::NONE };
-        let statistics = if norm.is_some() { self.floats(2 * side.rows)? } else { Address::NONE };
+        let s = match (before, outputs) {
+            (Before::Nothing, _) => x,
+            (_, Some(outputs)) => outputs.s,
+            (_, None) => self.numbers(side.rows, self.d)?,
+        };
+        let [y, statistics] = match (norm, outputs) {
+            (None, _) => [Address::NONE; 2],
+            (_, Some(Outputs { y, statistics, .. })) => [y, statistics],
+            (_, None) => [self.numbers(side.rows, self.d)?, self.floats(2 * side.rows)?],
+        };
         let rate = self.engine.model.config().dropout;
         let addend = match before {
             Before::Nothing => None,

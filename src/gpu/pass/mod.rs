@@ -49,7 +49,7 @@ pub(super) enum Kept {
     },
 }
 
-/// What forward keeps of a stack.
+/// What forward keeps of a stack, for a backward pass.
 pub(super) struct Trail {
     joints: Vec<Joint>,
     kept: Vec<Kept>,
@@ -212,7 +212,8 @@ impl Pass<'_> {
     }
 
     /// Runs a stack forward. `attend` computes an attention sub-layer up to its last projection, whose input it
-    /// returns: it gets the sub-layer's number in the stack and its input.
+    /// returns: it gets the sub-layer's number in the stack and its input. Without a backward pass, the memory that it
+    /// takes is given back after the sub-layer.
     pub(super) fn walk(&mut self, layers: &Layers, side: &Side, attend: &mut Attend<'_>) -> Result<Trail> {
         let config = self.engine.model.config();
         let (pre, scale) = (config.norm == NormPlacement::Pre, config.embedding_scale());
@@ -227,7 +228,7 @@ impl Pass<'_> {
         self.engine.kernels.embed(x, self.master(layers.table), positions, side, scale, of_sum, self.d)?;
         let (mut joints, mut kept) = (Vec::new(), Vec::new());
         if layers.embedding_norm.is_some() {
-            let (joint, _, y) = self.join(x, Before::Nothing, layers.embedding_norm, side)?;
+            let (joint, _, y) = self.join(x, Before::Nothing, layers.embedding_norm, side, None)?;
             joints.push(joint);
             x = y;
         }
@@ -236,25 +237,36 @@ impl Pass<'_> {
         if pre || of_norm.is_on() {
             let norm = if pre { after(0) } else { None };
             let before = if of_norm.is_on() { Before::Embedding(of_norm) } else { Before::Nothing };
-            let (joint, s, y) = self.join(x, before, norm, side)?;
+            let (joint, s, y) = self.join(x, before, norm, side, None)?;
             joints.push(joint);
             x = s;
             input = if pre { y } else { s };
         }
+        // Without a backward pass, nothing is kept but the results of the last joint, which take turns.
+        let turns = match self.mode.is_training() {
+            true => None,
+            false => Some([self.outputs(side)?, self.outputs(side)?]),
+        };
+        let mark = self.engine.arena.mark();
         for (i, sublayer) in layers.sublayers.iter().enumerate() {
             let (of_sublayer, last) = match &sublayer.inner {
                 Inner::Attention(attention) => attend(self, i, attention, input)?,
                 Inner::FeedForward(feed_forward) => self.feed_forward(feed_forward, input, side)?,
             };
-            kept.push(of_sublayer);
             let norm = if pre { after(i + 1) } else { Some(sublayer.norm) };
-            let (joint, s, y) = self.join(x, Before::Sublayer(last, sublayer), norm, side)?;
-            joints.push(joint);
+            let outputs = turns.map(|turns| turns[i % 2]);
+            let (joint, s, y) = self.join(x, Before::Sublayer(last, sublayer), norm, side, outputs)?;
+            if turns.is_some() {
+                self.engine.arena.release(mark);
+            } else {
+                kept.push(of_sublayer);
+                joints.push(joint);
+            }
             x = if pre { s } else { y };
             input = y;
         }
         if let (false, Some(norm)) = (pre, layers.final_norm) {
-            let (joint, _, y) = self.join(x, Before::Nothing, Some(norm), side)?;
+            let (joint, _, y) = self.join(x, Before::Nothing, Some(norm), side, None)?;
             joints.push(joint);
             input = y;
         }

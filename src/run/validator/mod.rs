@@ -4,7 +4,9 @@ mod set;
 mod warnings;
 
 use super::Stop;
-use crate::comet::{Comet, Found, OnDemand};
+use candle_core::Device;
+
+use crate::comet::{Comet, Found, Hardware, OnDemand};
 use crate::config::Config;
 use crate::data::texts::Texts;
 use crate::data::tokenizers::Tokenizers;
@@ -48,18 +50,19 @@ impl Validator {
         Ok(Some(Self { set, monitored: monitored.collect::<Result<_>>()?, config: config.valid.clone(), comet: None }))
     }
 
-    /// With the model of COMET that the configuration names, if it wants one.
+    /// With the model of COMET that the configuration names, if it wants one; the device computes it.
     ///
     /// # Errors
     /// It cannot be found or fetched, is none that compares with references, or is damaged.
-    pub fn with_model(self, offline: bool) -> Result<Self> {
+    pub fn with_model(self, device: &Device, offline: bool) -> Result<Self> {
         if !self.config.wants_comet(None) {
             return Ok(self);
         }
         let found = Found::with_references("valid.comet_model", &self.config.comet_model, offline)?;
         // It stays in memory only from the first validation on, but what is damaged shows now.
-        Comet::load(&found, ComputeType::F32)?;
-        Ok(Self { comet: Some(OnDemand::new(found, ComputeType::F32)), ..self })
+        Comet::load(&found, &Hardware::EXACT)?;
+        let hardware = Hardware::of(device, ComputeType::F32)?;
+        Ok(Self { comet: Some(OnDemand::new(found, hardware)), ..self })
     }
 
     /// A checksum of the validation set's pairs, independent of how they are cut and batched.
