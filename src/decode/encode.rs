@@ -24,7 +24,7 @@ impl Encoder {
     /// The device fails.
     pub fn new(model: Transformer) -> Result<Self> {
         #[cfg(feature = "cuda")]
-        if model.parameters().device().is_cuda() && crate::gpu::knows(model.config()) {
+        if model.parameters().device().is_cuda() {
             let queue = crate::gpu::cuda::Cuda::on(model.parameters().device())?;
             return Ok(Self::Device(Box::new(InferenceEngine::new(&model, queue, model.parameters().compute())?)));
         }

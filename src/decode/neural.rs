@@ -88,7 +88,7 @@ impl Neural {
     pub fn new(model: &Transformer, special: SpecialTokens) -> Result<Self> {
         let parameters = model.parameters();
         #[cfg(feature = "cuda")]
-        if parameters.device().is_cuda() && crate::gpu::knows(model.config()) {
+        if parameters.device().is_cuda() {
             let queue = crate::gpu::cuda::Cuda::on(parameters.device())?;
             return Ok(Self::on_device(model, InferenceEngine::new(model, queue, parameters.compute())?, special));
         }

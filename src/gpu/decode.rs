@@ -309,6 +309,8 @@ impl Session<'_> {
                     heads: c.heads,
                     d_k: c.d_k,
                     d_v: c.d_v,
+                    by_distance: pass.by_distance,
+                    reach: c.max_length - 1,
                 };
                 pass.engine.kernels.attend_past(context, query, &past)?;
             } else {

@@ -43,10 +43,11 @@ use std::sync::Arc;
 use candle_core::{DType, Tensor};
 
 use crate::error::{Error, Result};
-use crate::model::{Activation, ModelConfig, PositionKind, Sequences, Transformer};
+use crate::model::{Sequences, Stack, Transformer};
 use crate::ops::Mode;
 use crate::ops::loss::{Sums, Targets};
 use crate::ops::optimizer::{AdamStep, Counts, Outcome, Trained, no_outcome};
+use crate::ops::relative::Buckets;
 use crate::ranks::Communicator;
 use arena::Arena;
 use launch::{AdamArgument, Kernels};
@@ -120,6 +121,8 @@ pub struct Engine {
     weights: Address,
     /// Fixed positions, or rotary angles.
     table: Address,
+    /// With relative positions, the bucket of each distance: of the encoder, then of the decoder.
+    buckets: Address,
     /// [`Totals`] since the last [`Engine::begin`].
     totals: Address,
     /// What [`Engine::decide`] has decided: [`Decision`].
@@ -181,24 +184,10 @@ impl Exchange {
     }
 }
 
-/// Whether the kernels know all that a model has. What they lack is computed by Candle's operations, which are slower.
-pub fn knows(model: &ModelConfig) -> bool {
-    let has_other_positions = model.positions == PositionKind::Relative;
-    let has_other_layers = model.gated || !model.feed_forward_bias || model.activation == Activation::GeluTanh;
-    model.norm_kind.is_centred() && !has_other_positions && !has_other_layers
-}
-
 impl Engine {
     /// For a model whose parameters lie on the queue's device, with products in `compute` (float32 or bfloat16).
     pub fn new(model: &Transformer, queue: Arc<dyn Queue>, compute: DType) -> Result<Self> {
         let c = model.config();
-        if !knows(c) {
-            let what = "the GPU kernels lack relative positions, the norm kind \"rms\", gated feed-forward layers and \
-                        such without biases, and the activation \"gelu_tanh\": several GPUs cannot train this model";
-            return Err(
-                Error::usage(what).help("train it on one GPU, which is slower than with kernels, or with --device cpu")
-            );
-        }
         if c.d_k.max(c.d_v) > WIDEST_HEAD {
             let what = format!("heads of {} numbers are wider than the GPU kernels allow", c.d_k.max(c.d_v));
             let help = format!("use model.d_k and model.d_v of at most {WIDEST_HEAD}, more heads, or --device cpu");
@@ -221,6 +210,12 @@ impl Engine {
         if !table.is_empty() {
             queue.upload(bytes_of(table), at)?;
         }
+        let of_distances = [Stack::Encoder, Stack::Decoder].map(|stack| model.buckets(stack));
+        let buckets: Vec<u32> = of_distances.into_iter().flatten().flat_map(Buckets::all).copied().collect();
+        let buckets_at = lasting.take(4 * buckets.len())?;
+        if !buckets.is_empty() {
+            queue.upload(bytes_of(&buckets), buckets_at)?;
+        }
         let stopped = lasting.take(size_of::<u32>())?;
         queue.clear(stopped, size_of::<u32>())?;
         Ok(Self {
@@ -233,6 +228,7 @@ impl Engine {
             exchange: None,
             weights,
             table: at,
+            buckets: buckets_at,
             totals: lasting.take(size_of::<Totals>())?,
             decision: lasting.take(size_of::<Decision>())?,
             stopped,

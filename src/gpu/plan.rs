@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::{Result, bail};
 
-use crate::model::layout::{output_table, positions_table, target_table};
+use crate::model::layout::{output_table, positions_table, relative_table, target_table};
 use crate::model::positions::PositionKind;
 use crate::model::{DropoutSite, Stack, Transformer};
 use crate::ops::dropout::Dropout;
@@ -42,7 +42,7 @@ pub struct Attention {
 /// A feed-forward sub-layer.
 #[derive(Clone, Copy, Debug)]
 pub struct FeedForward {
-    /// The first projection.
+    /// The first projection; if it is gated, with the third one below it, the gate's other factor.
     pub fc1: Linear,
     /// The second; its bias is the sub-layer's.
     pub fc2: Linear,
@@ -64,7 +64,7 @@ pub enum Inner {
 pub struct Sublayer {
     /// What it computes.
     pub inner: Inner,
-    /// Offset of the norm's γ; β follows.
+    /// Offset of the norm's γ; β follows, if there is one.
     pub norm: usize,
     /// Offset of the bias that is added to its output.
     pub bias: Option<usize>,
@@ -99,6 +99,8 @@ pub enum Positions {
     Fixed,
     /// A parameter at this place, [max_length, D].
     Learned(usize),
+    /// Nothing; attention adds to its scores by distance, from a parameter at this place, [buckets, H].
+    Relative(usize),
 }
 
 /// Encoder or decoder.
@@ -108,6 +110,8 @@ pub struct Layers {
     pub table: usize,
     /// V.
     pub vocabulary: usize,
+    /// Which of the two it is.
+    pub stack: Stack,
     /// What is added to the embeddings.
     pub positions: Positions,
     /// Dropout site of the sum, or of its norm.
@@ -199,9 +203,10 @@ impl Finder<'_> {
     fn feed_forward(&self, stack: Stack, layer: usize) -> Result<Sublayer> {
         let c = self.0.config();
         let name = format!("{}.layers.{layer}.feed_forward", stack.name());
-        let fc2 = self.linear(&format!("{name}.fc2"), c.d_model, c.d_ff, true)?;
+        let (inner, has_bias) = (c.hidden_inputs() * c.d_ff, c.feed_forward_bias);
+        let fc2 = self.linear(&format!("{name}.fc2"), c.d_model, c.d_ff, has_bias)?;
         let feed_forward = FeedForward {
-            fc1: self.linear(&format!("{name}.fc1"), c.d_ff, c.d_model, true)?,
+            fc1: self.linear(&format!("{name}.fc1"), inner, c.d_model, has_bias)?,
             fc2,
             site: stack.site(layer, DropoutSite::FeedForwardHidden),
         };
@@ -229,11 +234,12 @@ impl Finder<'_> {
         let (embedding_norm, final_norm) = (norm(c.embedding_norm, "embedding_norm")?, norm(c.final_norm, "norm")?);
         let positions = match c.positions {
             PositionKind::Sinusoidal => Positions::Fixed,
-            PositionKind::Rotary | PositionKind::Relative => Positions::None,
+            PositionKind::Rotary => Positions::None,
+            PositionKind::Relative => Positions::Relative(self.place(&relative_table(stack.name()))?),
             PositionKind::Learned => Positions::Learned(self.place(&positions_table(stack.name()))?),
         };
         let (table, site) = (self.place(table)?, stack.site(0, DropoutSite::Embedding));
-        Ok(Layers { table, vocabulary, positions, site, embedding_norm, sublayers, final_norm })
+        Ok(Layers { table, vocabulary, stack, positions, site, embedding_norm, sublayers, final_norm })
     }
 }
 

@@ -310,6 +310,11 @@ impl Transformer {
         self.rotary.as_ref()
     }
 
+    /// With relative positions, the buckets of a stack's distances.
+    pub fn buckets(&self, stack: Stack) -> Option<&Buckets> {
+        self.buckets[stack as usize].as_ref()
+    }
+
     /// What a stack adds to the scores of self-attention, with relative positions.
     fn relative(&self, stack: Stack) -> Result<Option<Relative>> {
         let Some(buckets) = self.buckets[stack as usize].clone() else { return Ok(None) };

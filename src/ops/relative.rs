@@ -31,6 +31,11 @@ impl Buckets {
         self.of.iter().flat_map(|&row| &table[row as usize * heads..][..heads]).copied().collect()
     }
 
+    /// That of each distance, from that of the last position to the first one to the reverse.
+    pub fn all(&self) -> &[u32] {
+        &self.of
+    }
+
     /// The bucket of a key and a query.
     fn of(&self, query: usize, key: usize) -> u32 {
         self.of[key + self.positions - 1 - query]

@@ -215,7 +215,7 @@ fn no_gpu() -> Error {
 /// others, it is that of one of several ranks.
 pub fn open(model: &Transformer, others: Option<Others>) -> Result<Box<dyn Backend>> {
     #[cfg(feature = "cuda")]
-    if model.parameters().device().is_cuda() && (others.is_some() || crate::gpu::knows(model.config())) {
+    if model.parameters().device().is_cuda() {
         let (queue, compute) = (crate::gpu::cuda::Cuda::on(model.parameters().device())?, model.parameters().compute());
         let engine = crate::gpu::Engine::new(model, queue, compute)?;
         return Ok(Box::new(OnGpu::new(engine).with_others(others, crate::gpu::PART_BYTES)?));

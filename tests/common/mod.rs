@@ -165,6 +165,26 @@ pub fn every_option() -> Vec<ModelConfig> {
         ModelConfig { positions: PositionKind::Rotary, sinusoid: Sinusoid::Halves, ..pre.clone() },
         ModelConfig { embedding_norm: true, positions: PositionKind::Learned, ..pre.clone() },
         ModelConfig { tie: Tie::Embeddings, ..pre.clone() },
+        // As Llama.
+        ModelConfig {
+            norm_kind: NormKind::Rms,
+            positions: PositionKind::Rotary,
+            sinusoid: Sinusoid::Halves,
+            activation: Activation::Swish,
+            gated: true,
+            feed_forward_bias: false,
+            attention_bias: false,
+            ..pre.clone()
+        },
+        ModelConfig { gated: true, activation: Activation::Gelu, ..wide_heads() },
+        ModelConfig {
+            norm_kind: NormKind::Rms,
+            activation: Activation::GeluTanh,
+            feed_forward_bias: false,
+            embedding_norm: true,
+            ..wide_heads()
+        },
+        ModelConfig { feed_forward_bias: false, norm_kind: NormKind::Rms, final_norm: true, ..odd_sizes() },
         // As T5 1.1; buckets so few that some have several distances.
         ModelConfig {
             norm_kind: NormKind::Rms,
@@ -180,6 +200,7 @@ pub fn every_option() -> Vec<ModelConfig> {
             ..pre
         },
         ModelConfig { gated: true, positions: PositionKind::Relative, relative_buckets: 8, ..dropouts.clone() },
+        ModelConfig { positions: PositionKind::Relative, ..wide_heads() },
         ModelConfig { gated: true, activation: Activation::Swish, embedding_norm: true, ..odd_sizes() },
         ModelConfig { embedding_norm: true, first_position: 2, sinusoid: Sinusoid::Tensor2Tensor, ..wide_heads() },
         ModelConfig {
@@ -195,11 +216,6 @@ pub fn every_option() -> Vec<ModelConfig> {
         },
     ];
     with_every_choice(all)
-}
-
-/// Those of them that the kernels of GPUs know.
-pub fn every_option_of_kernels() -> Vec<ModelConfig> {
-    every_option().into_iter().filter(mt::gpu::knows).collect()
 }
 
 /// These models, after a check that some of them has each name that a key of `[model]` can have, so that a new one is

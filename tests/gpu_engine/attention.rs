@@ -26,7 +26,23 @@ fn side(queue: &dyn Queue, lengths: &[u32]) -> Side {
     }
 }
 
-/// Output and gradients of attention over packed rows: out, dq, dk, dv.
+const HEADS: usize = 2;
+
+/// What is compared.
+const NAMES: [&str; 5] = ["out", "dq", "dk", "dv", "the gradients by distance"];
+
+/// The longest distance, and what is added to products by head and distance, from 1 number for each: with relative
+/// positions.
+fn by_distance(keys: &[u32], d: usize) -> (usize, Vec<f32>) {
+    // Farther than any two tokens are.
+    let reach = keys.iter().max().unwrap() + 2;
+    let mut stream = Stream::new(d as u64, "distances");
+    let count = HEADS * (2 * reach as usize + 1);
+    (reach as usize, (0..count).map(|_| (stream.normal() * (d as f64).sqrt()) as f32).collect())
+}
+
+/// Output and gradients of attention over packed rows: out, dq, dk, dv, and with relative positions the sums by head and
+/// distance.
 pub(crate) fn attend(
     queue: &Arc<dyn Queue>,
     number: Number,
@@ -34,8 +50,9 @@ pub(crate) fn attend(
     d: usize,
     causal: bool,
     p: f64,
-) -> [Vec<f32>; 4] {
-    const HEADS: usize = 2;
+    is_relative: bool,
+) -> [Vec<f32>; 5] {
+    let (reach, added) = by_distance(keys, d);
     let kernels = Kernels::new(queue.clone(), number, d.is_multiple_of(8));
     let (queries, keys) = (side(&**queue, queries), side(&**queue, keys));
     let width = HEADS * d;
@@ -67,23 +84,33 @@ pub(crate) fn attend(
         d_v: d,
         causal,
         dropout: Dropout::new(p, 7),
+        by_distance: if is_relative { put(&**queue, &added) } else { Address::NONE },
+        reach,
     };
     kernels.attend([out, log_sums], heads, &sizes).unwrap();
     kernels.attend_backward(gradients, [dout, out, log_sums, deltas], heads, &sizes).unwrap();
-    [(out, queries.rows), (gradients.q, queries.rows), (gradients.k, keys.rows), (gradients.v, keys.rows)].map(
-        |(at, rows)| match number {
+    let mut sums = vec![0f32; if is_relative { added.len() } else { 0 }];
+    if is_relative {
+        let at = put(&**queue, &sums);
+        kernels.sum_by_distance(at, [dout, out, log_sums], heads, &sizes).unwrap();
+        sums = get::<f32>(&**queue, at, sums.len());
+    }
+    let all = [(out, queries.rows), (gradients.q, queries.rows), (gradients.k, keys.rows), (gradients.v, keys.rows)]
+        .map(|(at, rows)| match number {
             Number::F32 => get::<f32>(&**queue, at, rows * width),
             Number::Bf16 => {
                 let values = get::<u16>(&**queue, at, rows * width);
                 values.iter().map(|&v| f32::from_bits(u32::from(v) << 16)).collect()
             }
-        },
-    )
+        });
+    let [out, dq, dk, dv] = all;
+    [out, dq, dk, dv, sums]
 }
 
 /// What `attend` computes without dropout, straight from the definition, in float64.
-fn attention_by_definition([queries, keys]: [&[u32]; 2], d: usize, causal: bool) -> [Vec<f32>; 4] {
-    const HEADS: usize = 2;
+fn attention_by_definition([queries, keys]: [&[u32]; 2], d: usize, causal: bool, is_relative: bool) -> [Vec<f32>; 5] {
+    let (reach, added) = by_distance(keys, d);
+    let mut sums = vec![0.0; if is_relative { added.len() } else { 0 }];
     let (width, scale) = (HEADS * d, 1.0 / (d as f64).sqrt());
     let mut stream = Stream::new(d as u64, "attention");
     let mut draw = |lengths: &[u32]| -> Vec<f64> {
@@ -99,7 +126,10 @@ fn attention_by_definition([queries, keys]: [&[u32]; 2], d: usize, causal: bool)
             let row = |first: usize, t: usize| (first + t) * width + head * d;
             let dot = |a: &[f64], i: usize, b: &[f64], j: usize| -> f64 { (0..d).map(|c| a[i + c] * b[j + c]).sum() };
             let (at, visible) = (row(first_query, t), if causal { keys.min(t + 1) } else { keys });
-            let weights: Vec<f64> = (0..visible).map(|s| (scale * dot(&q, at, &k, row(first_key, s))).exp()).collect();
+            let distance = |s: usize| head * (2 * reach + 1) + reach + s - t;
+            let added = |s| if is_relative { f64::from(added[distance(s)]) } else { 0.0 };
+            let score = |s: usize| scale * (dot(&q, at, &k, row(first_key, s)) + added(s));
+            let weights: Vec<f64> = (0..visible).map(|s| score(s).exp()).collect();
             let sum: f64 = weights.iter().sum();
             for (s, weight) in weights.iter().enumerate() {
                 (0..d).for_each(|c| out[at + c] += weight / sum * v[row(first_key, s) + c]);
@@ -107,7 +137,11 @@ fn attention_by_definition([queries, keys]: [&[u32]; 2], d: usize, causal: bool)
             let delta = dot(&dout, at, &out, at);
             for (s, weight) in weights.iter().enumerate() {
                 let (p, of_key) = (weight / sum, row(first_key, s));
-                let dx = scale * p * (dot(&dout, at, &v, of_key) - delta);
+                let dx = p * (dot(&dout, at, &v, of_key) - delta);
+                if is_relative {
+                    sums[distance(s)] += dx;
+                }
+                let dx = scale * dx;
                 for c in 0..d {
                     dq[at + c] += dx * k[of_key + c];
                     dk[of_key + c] += dx * q[at + c];
@@ -117,21 +151,24 @@ fn attention_by_definition([queries, keys]: [&[u32]; 2], d: usize, causal: bool)
         }
         (first_query, first_key) = (first_query + queries, first_key + keys);
     }
-    [out, dq, dk, dv].map(|values| values.into_iter().map(|value| value as f32).collect())
+    [out, dq, dk, dv, sums].map(|values| values.into_iter().map(|value| value as f32).collect())
 }
 
 /// The general kernels, in each of their forms, against the definition.
 #[test]
 fn attention_is_its_definition() {
-    for (d, causal) in [(6, true), (40, false), (64, true), (100, false), (128, true), (136, true), (512, false)] {
+    let absolute = [(6, true), (40, false), (64, true), (100, false), (128, true), (136, true), (512, false)];
+    let absolute = absolute.map(|(d, causal)| (d, causal, false));
+    let relative = [(6, true, true), (40, false, true), (100, true, true), (136, false, true)];
+    for (d, causal, is_relative) in absolute.into_iter().chain(relative) {
         let queries = [1, 37, 4];
-        let keys = if causal { queries } else { [5, 33, 32] };
-        let got = attend(&guarded_queue(), Number::F32, [&queries, &keys], d, causal, 0.0);
-        let want = attention_by_definition([&queries, &keys], d, causal);
-        for ((name, got), want) in ["out", "dq", "dk", "dv"].iter().zip(&got).zip(&want) {
+        let keys = if causal || is_relative { queries } else { [5, 33, 32] };
+        let got = attend(&guarded_queue(), Number::F32, [&queries, &keys], d, causal, 0.0, is_relative);
+        let want = attention_by_definition([&queries, &keys], d, causal, is_relative);
+        for ((name, got), want) in NAMES.iter().zip(&got).zip(&want).filter(|(_, want)| !want.is_empty()) {
             // Sums of up to 512 products, and of 37 rows, in float32.
             let error = error_by_norm(got, want);
-            assert!(error < 1e-6, "{name} of heads of {d}, causal {causal}: {error}");
+            assert!(error < 1e-6, "{name} of heads of {d}, causal {causal}, relative {is_relative}: {error}");
         }
     }
 }
@@ -142,14 +179,17 @@ fn attention_in_tiles_is_attention() {
     // Sentences that fit into shared memory, and with one that does not.
     let fitting = [(16, true, 0.0), (32, false, 0.2), (64, true, 0.1), (128, false, 0.0), (64, false, 0.0)];
     let [fitting, longer] = [&fitting[..], &[(32, true, 0.1), (64, false, 0.0), (128, true, 0.0)]];
-    for (&(d, causal, p), longest) in fitting.iter().map(|of| (of, 70)).chain(longer.iter().map(|of| (of, 150))) {
+    let absolute = fitting.iter().map(|of| (of, 70, false)).chain(longer.iter().map(|of| (of, 150, false)));
+    let relative = fitting[..4].iter().map(|of| (of, 70, true)).chain(longer.iter().map(|of| (of, 150, true)));
+    for (&(d, causal, p), longest, is_relative) in absolute.chain(relative) {
         let queries = [1, 16, 17, 33, longest, 2];
-        let keys = if causal { queries } else { [5, 31, 32, 1, 64, longest + 20] };
-        let [want, got] =
-            [Number::F32, Number::Bf16].map(|number| attend(&guarded_queue(), number, [&queries, &keys], d, causal, p));
-        for ((name, got), want) in ["out", "dq", "dk", "dv"].iter().zip(&got).zip(&want) {
+        let keys = if causal || is_relative { queries } else { [5, 31, 32, 1, 64, longest + 20] };
+        let [want, got] = [Number::F32, Number::Bf16]
+            .map(|number| attend(&guarded_queue(), number, [&queries, &keys], d, causal, p, is_relative));
+        let what = format!("of heads of {d}, causal {causal}, dropout {p}, {longest} tokens, relative {is_relative}");
+        for ((name, got), want) in NAMES.iter().zip(&got).zip(&want).filter(|(_, want)| !want.is_empty()) {
             let error = error_by_norm(got, want);
-            assert!(error < 1e-2, "{name} of heads of {d}, causal {causal}, dropout {p}, {longest} tokens: {error}");
+            assert!(error < 1e-2, "{name} {what}: {error}");
         }
     }
 }
@@ -158,8 +198,8 @@ fn attention_in_tiles_is_attention() {
 #[test]
 fn one_wide_head() {
     let [want, got] = [Number::F32, Number::Bf16]
-        .map(|number| attend(&guarded_queue(), number, [&[3, 40], &[33, 7]], 512, false, 0.1));
-    for (got, want) in got.iter().zip(&want) {
+        .map(|number| attend(&guarded_queue(), number, [&[3, 40], &[33, 7]], 512, false, 0.1, false));
+    for (got, want) in got.iter().zip(&want).take(4) {
         assert!(error_by_norm(got, want) < 1e-2);
     }
 }

@@ -21,9 +21,7 @@ use mt::rng::Stream;
 
 use super::{V, error_by_norm, model};
 use crate::common::emulator::{Emulator, device, get, on_emulator, put};
-use crate::common::{
-    every_option_of_kernels, odd_sizes, random_sequences, small_model, special, wide_heads, with_dropouts,
-};
+use crate::common::{every_option, odd_sizes, random_sequences, small_model, special, wide_heads, with_dropouts};
 
 fn translate(
     neural: &Neural,
@@ -119,7 +117,7 @@ fn memory_of_layers_is_used_again() {
 fn decoding_is_the_processor_s() {
     let lengths: Vec<u32> = (0..7).map(|i| 1 + i * 5 % 9).collect();
     let source = random_sequences(&lengths, V, "source");
-    for config in every_option_of_kernels() {
+    for config in every_option() {
         let here = model(&config, &Device::Cpu);
         let (device, queue) = device();
         let there = model(&config, &device);
@@ -147,7 +145,7 @@ fn given_targets_have_the_processor_s_probabilities() {
     let sources = [random(9, "source"), random(3, "another source")];
     let targets = [random(45, "target"), random(6, "another target")];
     let [sources, targets] = [&sources, &targets].map(|lines| lines.each_ref().map(Vec::as_slice));
-    for (number, config) in every_option_of_kernels().into_iter().enumerate() {
+    for (number, config) in every_option().into_iter().enumerate() {
         let here = Neural::new(&model(&config, &Device::Cpu), special()).unwrap();
         let want = force(&mut here.begin(&sources).unwrap(), &targets).unwrap().concat();
         assert_eq!(want.len(), 45 + 6 + 2);

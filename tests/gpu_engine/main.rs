@@ -18,8 +18,8 @@ use attention::attend;
 use candle_core::{DType, Device, Tensor};
 use common::emulator::{Emulator, device, on_emulator};
 use common::{
-    assert_same_gradients, every_option_of_kernels, is_idle, odd_sizes, random_sequences, relative_error, small_model,
-    special, wide_heads, with_dropouts,
+    assert_same_gradients, every_option, is_idle, odd_sizes, random_sequences, relative_error, small_model, special,
+    wide_heads, with_dropouts,
 };
 use mt::decode::neural::Neural;
 use mt::decode::{LengthPenalty, PenaltyKind, SearchOptions, search};
@@ -28,7 +28,7 @@ use mt::gpu::Engine;
 use mt::gpu::decode::InferenceEngine;
 use mt::gpu::queue::{Number, Queue};
 use mt::model::pooling::{Mixture, Pooling};
-use mt::model::{ModelConfig, Sequences, Transformer, Vocabulary};
+use mt::model::{Activation, ModelConfig, Sequences, Transformer, Vocabulary};
 use mt::ops::loss::Targets;
 use mt::ops::low_rank::add_row;
 use mt::ops::optimizer::Counts;
@@ -116,7 +116,7 @@ fn loss_and_gradients_are_the_processor_s() {
     let flat = ModelConfig { encoder_layers: 1, decoder_layers: 1, ..with_dropouts() };
     let wide = ModelConfig { d_model: 264, d_ff: 16, ..flat.clone() };
     let narrow = ModelConfig { d_model: 40, d_ff: 37, ..flat };
-    for (number, config) in every_option_of_kernels().into_iter().chain([deep, wide, narrow]).enumerate() {
+    for (number, config) in every_option().into_iter().chain([deep, wide, narrow]).enumerate() {
         let (want, got) = (want(&config, &TRAINING), got(&config, &TRAINING, DType::F32));
         assert!((got.0 - want.0).abs() < 1e-5 * want.0, "config {number}: {}, not {}", got.0, want.0);
         assert!((got.1 - want.1).abs() < 1e-5 * want.1, "config {number}: {}, not {}", got.1, want.1);
@@ -177,7 +177,8 @@ fn passes_of_r_drop_must_have_the_same_targets() {
 
 /// bf16 has eight significant bits, and activations are rounded as well as factors: the gradient still points the same
 /// way as that of float32 (measured cosines: 0.9988 to 0.99997, and 0.990 for the worst single parameter), whoever
-/// computes the products.
+/// computes the products. Where relu is a gate, whole terms come and go with the sign of a number near 0: there, the worst
+/// parameter has 0.976, and Candle's operations in bf16 differ more.
 #[test]
 fn bf16_follows_f32() {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
@@ -185,7 +186,7 @@ fn bf16_follows_f32() {
     // Without dropout, pre-norm: where the gradient of the stream is the sub-layer's own.
     let plain = ModelConfig { norm: NormPlacement::Pre, ..small_model() };
     assert!(plain.dropout == 0.0);
-    for (number, config) in every_option_of_kernels().into_iter().chain([plain]).enumerate() {
+    for (number, config) in every_option().into_iter().chain([plain]).enumerate() {
         let want = want(&config, &TRAINING);
         let (model, mut with_library) = engine(&config, DType::BF16);
         with_library.use_library();
@@ -196,7 +197,8 @@ fn bf16_follows_f32() {
             assert!(cosine(&got.2, &want.2) > 0.995, "config {number}: cosine {}", cosine(&got.2, &want.2));
             for entry in model.parameters().entries() {
                 let cosine = cosine(&got.2[entry.range()], &want.2[entry.range()]);
-                assert!(is_idle(&entry.name, &config) || cosine > 0.98, "config {number}: {}: {cosine}", entry.name);
+                let bound = if config.gated && config.activation == Activation::Relu { 0.97 } else { 0.98 };
+                assert!(is_idle(&entry.name, &config) || cosine > bound, "config {number}: {}: {cosine}", entry.name);
             }
         }
     }
@@ -381,7 +383,7 @@ fn kernels_stay_in_their_memory() {
     if !on_emulator("kernels_stay_in_their_memory") {
         return;
     }
-    let options = every_option_of_kernels();
+    let options = every_option();
     let (wide, narrow) = (with_dropouts(), odd_sizes());
     let all = options.iter().map(|config| (config, DType::BF16));
     // The float32 ones run the kernels with wide accesses and those with narrow ones.
@@ -407,19 +409,20 @@ fn threads_of_a_kernel_do_not_race() {
 #[test]
 #[ignore = "some minutes"]
 fn threads_of_no_kernel_race() {
-    for config in every_option_of_kernels() {
+    for config in every_option() {
         for compute in [DType::F32, DType::BF16] {
             update_and_translate(Emulator::that_sees_races(true), &config, compute).unwrap();
         }
     }
     for d in [16, 32, 64, 128] {
         let queue: Arc<dyn Queue> = Arc::new(Emulator::that_sees_races(true));
-        attend(&queue, Number::Bf16, [&[1, 17, 70], &[5, 31, 64]], d, false, 0.1);
+        attend(&queue, Number::Bf16, [&[1, 17, 70], &[5, 31, 64]], d, false, 0.1, false);
+        attend(&queue, Number::Bf16, [&[1, 17, 70]; 2], d, true, 0.1, true);
     }
     for (d, causal) in [(6, false), (64, true), (100, false), (136, false), (512, true)] {
         let queue: Arc<dyn Queue> = Arc::new(Emulator::that_sees_races(true));
         let keys = if causal { [1, 17, 70] } else { [5, 31, 64] };
-        attend(&queue, Number::F32, [&[1, 17, 70], &keys], d, causal, 0.1);
+        attend(&queue, Number::F32, [&[1, 17, 70], &keys], d, causal, 0.1, causal);
     }
 }
 

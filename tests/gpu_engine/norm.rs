@@ -62,20 +62,20 @@ pub(crate) fn by_definition(
         let mask: Vec<f64> = at.clone().map(|i| f64::from(dropout.factor(i))).collect();
         let sum = |j: usize| rounded(x[at.start + j] + mask[j] * (h[at.start + j] + bias[j]), number);
         let s: Vec<f64> = (0..d).map(sum).collect();
-        let mean = s.iter().sum::<f64>() / width;
+        let mean_of = |sum: f64| if kind.is_centred() { sum / width } else { 0.0 };
+        let mean = mean_of(s.iter().sum());
         let squares: f64 = s.iter().map(|s| (s - mean).powi(2)).sum();
         let (factor, divisor) = match kind {
-            NormKind::Layer => (1.0 / (squares / width + EPS).sqrt(), width),
+            NormKind::Layer | NormKind::Rms => (1.0 / (squares / width + EPS).sqrt(), width),
             // σ's own gradient: (s - μ) / ((D - 1) σ), where 1/(σ + ε) is the factor.
             NormKind::Std => {
                 let sigma = (squares / (width - 1.0)).sqrt();
                 (1.0 / (sigma + EPS), (width - 1.0) * sigma / (sigma + EPS))
             }
-            NormKind::Rms => panic!("the kernels have none"),
         };
         let z: Vec<f64> = s.iter().map(|s| (s - mean) * factor).collect();
         let t: Vec<f64> = (0..d).map(|j| dy[at.start + j] * gamma[j]).collect();
-        let mean_t = t.iter().sum::<f64>() / width;
+        let mean_t = mean_of(t.iter().sum());
         let mean_tz = t.iter().zip(&z).map(|(t, z)| t * z).sum::<f64>() / divisor;
         for j in 0..d {
             let ds = factor * (t[j] - mean_t - z[j] * mean_tz) + addend[at.start + j];
@@ -89,6 +89,14 @@ pub(crate) fn by_definition(
     }
     [found[4], found[5], found[6]] = [d_gamma, d_beta, d_bias];
     found
+}
+
+/// A normalisation with these γ and β, if its kind has one.
+pub(crate) fn argument(queue: &dyn Queue, [gamma, beta]: [&[f64]; 2], kind: NormKind) -> NormArgument {
+    let both =
+        put_numbers(queue, &[gamma, &beta[..if kind.is_centred() { gamma.len() } else { 0 }]].concat(), Number::F32);
+    let beta = if kind.is_centred() { both.plus(4 * gamma.len()) } else { Address::NONE };
+    NormArgument::new(both, beta, EPS, kind)
 }
 
 #[test]
@@ -106,16 +114,15 @@ fn norms_are_their_definition() {
         (1032, true),
         (100, false),
     ] {
-        let known = NormKind::ALL.iter().filter(|kind| kind.is_centred());
-        let all = known.map(|kind| (Number::F32, *kind));
+        let all = NormKind::ALL.iter().map(|kind| (Number::F32, *kind));
         for (number, kind) in all.chain([(Number::Bf16, NormKind::Layer)]) {
             let mut stream = Stream::new(d as u64, "norm");
             let mut draw = |count: usize, scale: f64, shift: f64| -> Vec<f64> {
                 (0..count).map(|_| rounded(shift + scale * stream.normal(), Number::Bf16)).collect()
             };
             let [x, h, dy, addend] = [0; 4].map(|_| draw(ROWS * d, 1.0, 0.3));
-            let [bias, beta] = [0; 2].map(|_| draw(d, 0.5, 0.0));
-            let gamma = draw(d, 0.2, 1.0);
+            let (bias, gamma) = (draw(d, 0.5, 0.0), draw(d, 0.2, 1.0));
+            let beta = draw(d, if kind.is_centred() { 0.5 } else { 0.0 }, 0.0);
             let dropout = Dropout::new(0.2, 11);
 
             let kernels = Kernels::new(shared.clone(), number, wide);
@@ -124,8 +131,7 @@ fn norms_are_their_definition() {
             let room = || queue.allocate(number.bytes(ROWS * d)).unwrap();
             let padded: Vec<u32> = (0..ROWS as u32).collect();
             let side = Side { padded: put(queue, &padded), rows: ROWS, sentences: 1, longest: ROWS, ..Side::NONE };
-            let both = floats(&[&gamma[..], &beta].concat());
-            let norm = NormArgument::new(both, both.plus(4 * d), EPS, kind);
+            let norm = argument(queue, [&gamma, &beta], kind);
             let (s, y, ds, dh) = (room(), room(), room(), room());
             let statistics = queue.allocate(8 * ROWS).unwrap();
             kernels.add_norm([y, s, statistics], [of(&x), of(&h), floats(&bias)], norm, dropout, &side, d).unwrap();

@@ -43,12 +43,12 @@ fn joints(queue: &Arc<dyn Queue>, [m, n, k]: [usize; 3], kind: NormKind, rate: f
     };
     let size = 1.0 / scale;
     let [x, before, addend] = [0; 3].map(|_| draw(m * n, size, 0.3 * size));
-    let (bias, gamma, beta) = (draw(n, size, 0.0), draw(n, 0.2, 1.0), draw(n, 0.5, 0.0));
+    let (bias, gamma, beta) =
+        (draw(n, size, 0.0), draw(n, 0.2, 1.0), draw(n, if kind.is_centred() { 0.5 } else { 0.0 }, 0.0));
     let dropout = if rate > 0.0 { Dropout::new(rate, 11) } else { Dropout::OFF };
     let rows: Vec<u32> = (0..m as u32).collect();
     let side = Side { padded: put(on, &rows), rows: m, sentences: 1, longest: m, ..Side::NONE };
-    let both = put_numbers(on, &[&gamma[..], &beta].concat(), Number::F32);
-    let norm = NormArgument::new(both, both.plus(4 * n), EPS, kind);
+    let norm = norm::argument(on, [&gamma, &beta], kind);
     let given = Given { values: [x, before, addend, bias, gamma, beta], side, norm, dropout };
     let h = product::by_definition([m, n, k], (context, false), (weight, true));
     let of_dy = product::by_definition([m, n, k], (g, false), (weight_back, false));
@@ -128,7 +128,7 @@ fn products_joined_with_norms_are_their_definition() {
     let queue = guarded_queue();
     for sizes in [[1, 8, 8], [32, 128, 128], [33, 128, 256], [70, 72, 40], [131, 24, 200], [16, 120, 512], [40, 64, 96]]
     {
-        for kind in NormKind::ALL.iter().filter(|kind| kind.is_centred()) {
+        for kind in NormKind::ALL {
             joints(&queue, sizes, *kind, if *kind == NormKind::Layer { 0.2 } else { 0.0 });
         }
     }

@@ -18,7 +18,7 @@ use mt::train::backend::{Backend, OnGpu};
 
 use crate::common::emulator::{EmulatedNccl, Emulator, device, on_emulator};
 use crate::common::threads::{Thread, on_threads};
-use crate::common::{every_option_of_kernels, random_sequences, relative_error, skipped, with_dropouts};
+use crate::common::{every_option, random_sequences, relative_error, skipped, with_dropouts};
 use crate::{V, error_by_norm, model};
 
 /// Micro-batches of an update.
@@ -146,8 +146,7 @@ fn parts_are_added_up_as_soon_as_they_are_complete() {
         return;
     }
     let deep = ModelConfig { encoder_layers: 3, decoder_layers: 3, norm: NormPlacement::Pre, ..with_dropouts() };
-    for (config, count) in
-        every_option_of_kernels().into_iter().step_by(4).zip([2; 9]).chain([(deep, MICRO_BATCHES as usize + 1)])
+    for (config, count) in every_option().into_iter().step_by(4).zip([2; 9]).chain([(deep, MICRO_BATCHES as usize + 1)])
     {
         let want = updates_of(&config, Ranks::ALONE, (None, device().1), DType::F32);
         let all = on_threads(count, |thread| {

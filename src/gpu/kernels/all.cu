@@ -8,6 +8,7 @@
 #include "attention.cu"
 #include "attention_tiles.cu"
 #include "attention_whole.cu"
+#include "relative.cu"
 #include "loss.cu"
 #include "optimizer.cu"
 #include "low_rank.cu"

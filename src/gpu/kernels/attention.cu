@@ -139,6 +139,7 @@ __device__ void attend(T* out, float* log_sums, const T* q, const T* k, const T*
 #pragma unroll
         for (int o = 0; o < ROWS; o++) {
             const unsigned query = queries.row(o);
+            if (shape.by_distance != nullptr) x[o] += place.by_distance(shape, query, key);
             // Finite from the first tile on, in which every query sees a key.
             x[o] = key < place.visible(shape, query) ? shape.scale * x[o] : -INFINITY;
             const float most = fmaxf(largest[o], warp_max(x[o])), shrink = expf(largest[o] - most);
@@ -201,6 +202,7 @@ __device__ void attend_backward_queries(T* dq, float* deltas, const float* log_s
 #pragma unroll
         for (int o = 0; o < ROWS; o++) {
             const unsigned query = queries.row(o);
+            if (shape.by_distance != nullptr) x[o] += place.by_distance(shape, query, key);
             const float p = key < place.visible(shape, query) ? expf(shape.scale * x[o] - log_sum[o]) : 0.0f;
             if (shape.dropout.threshold > 0) dp[o] *= keep(shape.dropout, place.mask_index(shape, query, key));
             dx.of[o] = p * (dp[o] - delta[o]);
@@ -254,6 +256,7 @@ __device__ void attend_backward_keys(T* dk, T* dv, const float* deltas, const fl
 #pragma unroll
         for (int o = 0; o < ROWS; o++) {
             const unsigned key = keys.row(o);
+            if (shape.by_distance != nullptr) x[o] += place.by_distance(shape, query, key);
             const bool sees = is_there && key < place.visible(shape, query);
             const float p = sees ? expf(shape.scale * x[o] - log_sum) : 0.0f;
             float factor = 1;
@@ -322,6 +325,9 @@ struct Past {
     const unsigned* ancestors;
     unsigned layer, layers, capacity, positions, rows, stride, heads, d_k, d_v;
     float scale;
+    // As in AttentionShape.
+    const float* by_distance;
+    unsigned reach;
 };
 
 template <class T, int V, int PARTS> __device__ void attend_past(T* out, const T* q, Past past) {
@@ -340,7 +346,12 @@ template <class T, int V, int PARTS> __device__ void attend_past(T* out, const T
     float acc[PARTS] = {}, largest = -INFINITY, total = 0;
     for (unsigned first = 0; first < past.positions; first += WARP) {
         const unsigned t = first + lane, count = min(WARP, past.positions - first);
-        const float x = t < past.positions ? past.scale * dot<V>(mine, kept(t) + k_at, past.d_k) : -INFINITY;
+        float x = -INFINITY;
+        if (t < past.positions) {
+            x = dot<V>(mine, kept(t) + k_at, past.d_k);
+            if (past.by_distance != nullptr) x += past.by_distance[head * (2 * past.reach + 1) + past.reach + t + 1 - past.positions];
+            x *= past.scale;
+        }
         const float most = fmaxf(largest, warp_max(x)), shrink = expf(largest - most);
         const float p = expf(x - most);
         total = total * shrink + warp_sum(p);

@@ -12,13 +12,16 @@ struct AttentionShape {
     unsigned queries, keys, rows;
     float scale;
     Dropout dropout;
+    // With relative positions, what is added to products by distance, [heads, 2·reach + 1]: src/ops/relative.rs. Else null.
+    const float* by_distance;
+    unsigned reach;
 };
 
 // One sentence and head. Sentences are counted by the grid's x: a batch may have more of them than y and z allow.
 struct Place {
     unsigned sentence, head, q_first, k_first, queries, keys;
-    __device__ Place(const AttentionShape& shape) {
-        sentence = blockIdx.x, head = blockIdx.y;
+    __device__ Place(const AttentionShape& shape) : Place(shape, blockIdx.x, blockIdx.y) {}
+    __device__ Place(const AttentionShape& shape, unsigned sentence, unsigned head) : sentence(sentence), head(head) {
         q_first = shape.q_starts[sentence], k_first = shape.k_starts[sentence];
         queries = shape.q_starts[sentence + 1] - q_first, keys = shape.k_starts[sentence + 1] - k_first;
     }
@@ -28,6 +31,11 @@ struct Place {
     }
     __device__ unsigned mask_index(const AttentionShape& shape, unsigned query, unsigned key) const {
         return ((sentence * shape.heads + head) * shape.queries + query) * shape.keys + key;
+    }
+    // What is added to the product of a query and a key. Of rows that are not there, that of the last ones.
+    __device__ float by_distance(const AttentionShape& shape, unsigned query, unsigned key) const {
+        const unsigned middle = head * (2 * shape.reach + 1) + shape.reach;
+        return shape.by_distance[middle + min(key, keys - 1) - min(query, queries - 1)];
     }
     // Where a query's statistics are: [heads, rows].
     __device__ size_t statistics(const AttentionShape& shape, unsigned query) const {

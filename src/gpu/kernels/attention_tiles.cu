@@ -51,6 +51,7 @@ __device__ void attend_tiles(bf16* out, float* log_sums, const bf16* q, const bf
                 load_left_rows(left, queries.after(first - of_block));
                 with_tile(x, left, keys.after(start - begin));
             }
+            if (shape.by_distance != nullptr) add_by_distance(x, place, shape, first, start);
             if (start + TILE > seen_by_all) {
 #pragma unroll
                 for (int n = 0; n < TILE / 8; n++) {
@@ -161,6 +162,7 @@ __device__ void attend_tiles_backward_queries(bf16* dq, float* deltas, const flo
         float x[TILE / 8][4] = {}, dp[TILE / 8][4] = {};
         with_tile(x, queries.part, keys);
         with_tile(dp, gradients.part, values);
+        if (shape.by_distance != nullptr) add_by_distance(x, place, shape, first, start);
 #pragma unroll
         for (int n = 0; n < TILE / 8; n++) {
 #pragma unroll
@@ -213,6 +215,7 @@ __device__ void attend_tiles_backward_keys(bf16* dk, bf16* dv, const float* delt
         float x[TILE / 8][4] = {}, dp[TILE / 8][4] = {};
         with_tile(x, keys.part, queries);
         with_tile(dp, values.part, gradients);
+        if (shape.by_distance != nullptr) add_by_distance<false>(x, place, shape, start, first);
 #pragma unroll
         for (int n = 0; n < TILE / 8; n++) {
 #pragma unroll

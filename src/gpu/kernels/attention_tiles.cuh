@@ -138,6 +138,21 @@ __device__ inline void put_rows(bf16* to, size_t stride, unsigned first, unsigne
     }
 }
 
+// Adds to products what belongs to their distances. Their rows are the queries from `query` on and their columns the keys from
+// `key` on, or the reverse.
+template <bool ROWS_ARE_QUERIES = true, int N>
+__device__ inline void add_by_distance(float (&x)[N][4], const Place& place, const AttentionShape& shape, unsigned query,
+                                       unsigned key) {
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const unsigned row = row_of(i), column = column_of(n, i);
+            x[n][i] += place.by_distance(shape, query + (ROWS_ARE_QUERIES ? row : column), key + (ROWS_ARE_QUERIES ? column : row));
+        }
+    }
+}
+
 // Where the matrices of the sentence and head begin.
 struct Matrices {
     size_t q, k, v, out;

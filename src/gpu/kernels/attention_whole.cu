@@ -70,6 +70,7 @@ __device__ void attend_whole_backward(bf16* dq, bf16* dk, bf16* dv, const float*
                 with_tile(x, left, queries.after(start));
             }
             with_tile(dp, left_values, gradients.after(start));
+            if (shape.by_distance != nullptr) add_by_distance<false>(x, place, shape, start, first);
 #pragma unroll
             for (int n = 0; n < 2; n++) {
 #pragma unroll

@@ -47,20 +47,26 @@ template <class T, int V> struct PlainRow {
     __device__ void operator()(unsigned r, unsigned j, float (&x)[V]) const { load<V>(g + size_t(r) * stride + j, x); }
 };
 
+// √(2/π), and the factor of x³ in the approximation of Φ by tanh.
+constexpr float ROOT_2_OVER_PI = 0.7978846f, CUBIC = 0.044715f;
+
+__device__ inline float twice_inner(float x) { return 2.0f * ROOT_2_OVER_PI * (x + CUBIC * x * x * x); }
+
 // x·Φ(x) and the like: src/ops/feed_forward.rs.
 template <unsigned KIND> __device__ inline float activation(float x) {
-    static_assert(KIND <= 2, "an activation that is not written yet");
+    static_assert(KIND <= 3, "an activation that is not written yet");
     if (KIND == 0) return positive_part(x);
     if (KIND == 1) return x * 0.5f * (1.0f + erff(x * 0.70710678f));
-    return x / (1.0f + expf(-x));
+    return x / (1.0f + expf(KIND == 2 ? -x : -twice_inner(x)));
 }
 
 template <unsigned KIND> __device__ inline float derivative(float x) {
-    static_assert(KIND <= 2, "an activation whose derivative is not written yet");
+    static_assert(KIND <= 3, "an activation whose derivative is not written yet");
     if (KIND == 0) return x > 0.0f ? 1.0f : 0.0f;
     if (KIND == 1) return 0.5f * (1.0f + erff(x * 0.70710678f)) + x * 0.39894228f * expf(-0.5f * x * x);
-    const float s = 1.0f / (1.0f + expf(-x));
-    return s * (1.0f + x * (1.0f - s));
+    const float s = 1.0f / (1.0f + expf(KIND == 2 ? -x : -twice_inner(x)));
+    const float slope = KIND == 2 ? 1.0f : (3.0f * CUBIC * x * x + 1.0f) * 2.0f * ROOT_2_OVER_PI;
+    return s * (1.0f + x * (1.0f - s) * slope);
 }
 
 // a = dropout(activation(u)); a may be u.
@@ -112,16 +118,68 @@ __device__ void activate_backward(T* g, float* partial, const T* u, Dropout drop
     sum_columns<V>(partial, rows, width, row);
 }
 
-// Stage two, of many sums at once: adds the columns of `partial` [blocks, Σ widths] to two targets, either of which may be
+// a = dropout(activation(u₁)·u₂), where u₁ and u₂ are the halves of each row of u.
+template <class T, int V, unsigned KIND>
+__device__ void gate(T* a, const T* u, Dropout dropout, const unsigned* padded, unsigned rows, unsigned width) {
+    const size_t all = size_t(rows) * width, stride = size_t(gridDim.x) * blockDim.x * V;
+    for (size_t at = (size_t(blockIdx.x) * blockDim.x + threadIdx.x) * V; at < all; at += stride) {
+        const unsigned row = unsigned(at / width), j = unsigned(at % width);
+        const T* first = u + size_t(row) * 2 * width + j;
+        float x[V], y[V];
+        load<V>(first, x);
+        load<V>(first + width, y);
+#pragma unroll
+        for (int i = 0; i < V; i++) x[i] = activation<KIND>(x[i]) * y[i];
+        if (dropout.threshold > 0) {
+#pragma unroll
+            for (int i = 0; i < V; i++) x[i] *= keep(dropout, padded[row] * width + j + i);
+        }
+        store<V>(a + at, x);
+    }
+}
+
+// du from the gradient g of the hidden layer a. Both are [N, width], u and du twice as wide.
+template <class T, int V, unsigned KIND> struct GatedRow {
+    T* du;
+    const T *g, *u;
+    Dropout dropout;
+    const unsigned* padded;
+    unsigned width;
+    __device__ void operator()(unsigned r, unsigned j, float (&x)[V]) const {
+        const bool is_second = j >= width;
+        const unsigned column = is_second ? j - width : j;
+        const T* first = u + size_t(r) * 2 * width + column;
+        float v[V], w[V];
+        load<V>(g + size_t(r) * width + column, x);
+        load<V>(first, v);
+        load<V>(first + width, w);
+#pragma unroll
+        for (int i = 0; i < V; i++) x[i] *= is_second ? activation<KIND>(v[i]) : derivative<KIND>(v[i]) * w[i];
+        if (dropout.threshold > 0) {
+#pragma unroll
+            for (int i = 0; i < V; i++) x[i] *= keep(dropout, padded[r] * width + column + i);
+        }
+        store<V>(du + size_t(r) * 2 * width + j, x);
+    }
+};
+
+template <class T, int V, unsigned KIND>
+__device__ void gate_backward(T* du, const T* g, float* partial, const T* u, Dropout dropout, const unsigned* padded,
+                              unsigned rows, unsigned width) {
+    const GatedRow<T, V, KIND> row = {du, g, u, dropout, padded, width};
+    sum_columns<V>(partial, rows, 2 * width, row);
+}
+
+// Stage two, of many sums at once: adds the columns of `partial` [blocks, Σ widths] to three targets, any of which may be
 // missing. There are hundreds of blocks but few columns, so each warp loads several rows at a time.
 constexpr unsigned PARTIAL_WARPS = 32, PARTIAL_LOADS = 8;
 // The same as in src/gpu/launch/columns.rs.
 constexpr unsigned MOST_PARTIAL_SUMS = 48;
 
 struct PartialSum {
-    float* targets[2];
+    float* targets[3];
     const float* partial;
-    unsigned widths[2];
+    unsigned widths[3];
     unsigned blocks;
     // Number of thread blocks for this sum and all before it.
     unsigned end;
@@ -136,7 +194,7 @@ KERNEL_OF(PARTIAL_WARPS * WARP) add_partial_sums(GRID_CONSTANT const PartialSums
     unsigned block = blockIdx.x;
     const PartialSum& sum = all.each[part_of(all.each, block)];
     const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, j = block * WARP + lane;
-    const unsigned first_width = sum.widths[0], width = first_width + sum.widths[1];
+    const unsigned width = sum.widths[0] + sum.widths[1] + sum.widths[2];
     float total = 0;
     if (j < width) {
         for (unsigned b = warp; b < sum.blocks; b += PARTIAL_LOADS * PARTIAL_WARPS) {
@@ -156,8 +214,9 @@ KERNEL_OF(PARTIAL_WARPS * WARP) add_partial_sums(GRID_CONSTANT const PartialSums
         total = 0;
 #pragma unroll
         for (unsigned w = 0; w < PARTIAL_WARPS; w++) total += sums[w * WARP + lane];
-        float* target = sum.targets[j < first_width ? 0 : 1];
-        if (target != nullptr) target[j < first_width ? j : j - first_width] += total;
+        unsigned which = 0, at = j;
+        for (; at >= sum.widths[which]; which++) at -= sum.widths[which];
+        if (sum.targets[which] != nullptr) sum.targets[which][at] += total;
     }
 }
 LAUNCHABLE(add_partial_sums)
@@ -189,7 +248,17 @@ FOR_NUMBERS(DEFINE)
                                   unsigned rows, unsigned width) {                                                      \
         activate_backward<T, V, KIND>(g, partial, u, dropout, padded, rows, width);                                     \
     }                                                                                                                   \
-    LAUNCHABLE(kind##_backward_##name)
+    LAUNCHABLE(kind##_backward_##name)                                                                                  \
+    KERNEL gate_##kind##_##name(T* a, const T* u, Dropout dropout, const unsigned* padded, unsigned rows,               \
+                                unsigned width) {                                                                       \
+        gate<T, V, KIND>(a, u, dropout, padded, rows, width);                                                           \
+    }                                                                                                                   \
+    LAUNCHABLE(gate_##kind##_##name)                                                                                    \
+    KERNEL gate_##kind##_backward_##name(T* du, const T* g, float* partial, const T* u, Dropout dropout,                \
+                                         const unsigned* padded, unsigned rows, unsigned width) {                       \
+        gate_backward<T, V, KIND>(du, g, partial, u, dropout, padded, rows, width);                                     \
+    }                                                                                                                   \
+    LAUNCHABLE(gate_##kind##_backward_##name)
 
 #define DEFINE(T, V, name)                                                                                              \
     KERNEL column_sums_##name(float* partial, const T* g, unsigned rows, unsigned width, unsigned stride) {             \
@@ -199,6 +268,7 @@ FOR_NUMBERS(DEFINE)
     LAUNCHABLE(column_sums_##name)                                                                                      \
     DEFINE_ACTIVATION(T, V, name, 0, relu)                                                                              \
     DEFINE_ACTIVATION(T, V, name, 1, gelu)                                                                              \
-    DEFINE_ACTIVATION(T, V, name, 2, swish)
+    DEFINE_ACTIVATION(T, V, name, 2, swish)                                                                             \
+    DEFINE_ACTIVATION(T, V, name, 3, gelu_tanh)
 FOR_NUMBERS_AND_WIDTHS(DEFINE)
 #undef DEFINE

@@ -60,7 +60,7 @@ __device__ void add_norm(T* y, T* s, float* statistics, const T* x, const T* h, 
         for (unsigned j = lane * V; j < d; j += WARP * V) {
             float gamma[V], beta[V], v[V];
             load<V>(norm.gamma + j, gamma);
-            load<V>(norm.beta + j, beta);
+            norm.load_beta<V>(j, beta);
             load<V>(z + j, v);
 #pragma unroll
             for (int i = 0; i < V; i++) v[i] = (v[i] - mean) * factor * gamma[i] + beta[i];
@@ -209,7 +209,7 @@ __device__ void add_norm_held(T* y, T* s, float* statistics, const T* x, const T
             if (!run.is_there(k)) continue;
             float gamma[RUN], beta[RUN];
             load<RUN>(norm.gamma + run.at(k), gamma);
-            load<RUN>(norm.beta + run.at(k), beta);
+            norm.load_beta<RUN>(run.at(k), beta);
 #pragma unroll
             for (int i = 0; i < RUN; i++) v[k][i] = (v[k][i] - mean) * factor * gamma[i] + beta[i];
             store<RUN>(y + at + run.at(k), v[k]);

@@ -33,7 +33,8 @@ multiply_add_norm(SmallProduct p, bf16* y, float* statistics, const bf16* x, Nor
     const unsigned column = block.column_of_pieces();
     const float* const all_bias = static_cast<const float*>(p.bias);
     const Raw<float> of_bias(all_bias + column, all_bias != nullptr && column < n);
-    const Raw<float> of_gamma(norm.gamma + column, y != nullptr && column < n), of_beta(norm.beta + column, y != nullptr && column < n);
+    const bool has_norm = y != nullptr && column < n;
+    const Raw<float> of_gamma(norm.gamma + column, has_norm), of_beta(norm.beta + column, has_norm && norm.beta != nullptr);
     Raw<bf16> of_x[ROW_ROUNDS];
     unsigned places[ROW_ROUNDS] = {};
     bool is_there[ROW_ROUNDS];

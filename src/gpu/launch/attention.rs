@@ -48,11 +48,15 @@ pub struct AttentionSizes {
     pub causal: bool,
     /// Dropout on the weights.
     pub dropout: Dropout,
+    /// With relative positions, what is added to products by head and distance, [H, 2·reach + 1].
+    pub by_distance: Address,
+    /// The longest distance.
+    pub reach: usize,
 }
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct AttentionArgument {
+pub(super) struct AttentionArgument {
     q_starts: Address,
     k_starts: Address,
     q_stride: u32,
@@ -67,10 +71,12 @@ struct AttentionArgument {
     rows: u32,
     scale: f32,
     dropout: DropoutArgument,
+    by_distance: Address,
+    reach: u32,
 }
 
 impl AttentionSizes {
-    fn argument(&self) -> AttentionArgument {
+    pub(super) fn argument(&self) -> AttentionArgument {
         AttentionArgument {
             q_starts: self.queries.starts,
             k_starts: self.keys.starts,
@@ -84,8 +90,10 @@ impl AttentionSizes {
             queries: self.queries.longest as u32,
             keys: self.keys.longest as u32,
             rows: self.queries.rows as u32,
-            scale: 1.0 / (self.d_k as f32).sqrt(),
+            scale: scale(self.d_k),
             dropout: self.dropout.into(),
+            by_distance: self.by_distance,
+            reach: self.reach as u32,
         }
     }
 }
@@ -126,6 +134,10 @@ pub struct Past {
     pub d_k: usize,
     /// Width of a head's values.
     pub d_v: usize,
+    /// As in [`AttentionSizes`].
+    pub by_distance: Address,
+    /// The longest distance.
+    pub reach: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -143,6 +155,13 @@ struct PastArgument {
     d_k: u32,
     d_v: u32,
     scale: f32,
+    by_distance: Address,
+    reach: u32,
+}
+
+/// What products of heads of this width are multiplied by.
+pub fn scale(d_k: usize) -> f32 {
+    1.0 / (d_k as f32).sqrt()
 }
 
 /// A kernel and how it is started.
@@ -337,7 +356,9 @@ impl Kernels {
             heads: past.heads as u32,
             d_k: past.d_k as u32,
             d_v: past.d_v as u32,
-            scale: 1.0 / (past.d_k as f32).sqrt(),
+            scale: scale(past.d_k),
+            by_distance: past.by_distance,
+            reach: past.reach as u32,
         };
         let grid = [(past.rows * past.heads).div_ceil(WARPS) as u32, 1, 1];
         let shared = (4 * WARPS * past.d_k.next_multiple_of(4)) as u32;

@@ -15,8 +15,8 @@ pub const MOST_PARTIAL_SUMS: usize = 48;
 /// Rows of partial sums, [blocks, Σ widths], and what their columns are to be added to.
 #[derive(Clone, Copy, Debug)]
 pub struct PartialSum {
-    /// The targets, either of which may be missing, and their widths.
-    pub targets: [(Address, usize); 2],
+    /// The targets, any of which may be missing, and their widths.
+    pub targets: [(Address, usize); 3],
     /// The rows.
     pub partial: Address,
     /// Number of rows.
@@ -26,7 +26,7 @@ pub struct PartialSum {
 impl PartialSum {
     /// Number of columns.
     pub fn width(&self) -> usize {
-        self.targets[0].1 + self.targets[1].1
+        self.targets.iter().map(|(_, width)| width).sum()
     }
 }
 
@@ -34,9 +34,9 @@ impl PartialSum {
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct PartialSumArgument {
-    targets: [Address; 2],
+    targets: [Address; 3],
     partial: Address,
-    widths: [u32; 2],
+    widths: [u32; 3],
     blocks: u32,
     /// Number of thread blocks for this sum and all before it. Of one that is not there, beyond every grid.
     end: u32,
@@ -44,7 +44,7 @@ struct PartialSumArgument {
 
 impl PartialSumArgument {
     const NONE: Self =
-        Self { targets: [Address::NONE; 2], partial: Address::NONE, widths: [0; 2], blocks: 0, end: u32::MAX };
+        Self { targets: [Address::NONE; 3], partial: Address::NONE, widths: [0; 3], blocks: 0, end: u32::MAX };
 }
 
 /// What `add_partial_sums` takes.
@@ -162,6 +162,52 @@ impl Kernels {
                     work: Work::bytes(bytes),
                 },
                 arguments![a, u, dropout, side.padded, rows, width],
+            )
+        }
+    }
+
+    /// a = dropout(activation(u₁) ⊙ u₂), [N, width], where u₁ and u₂ are the halves of the rows of u, [N, 2·width].
+    pub fn gate(
+        &self,
+        activation: Activation,
+        [a, u]: [Address; 2],
+        dropout: Dropout,
+        side: &Side,
+        width: usize,
+    ) -> Result<()> {
+        let bytes = 3 * self.number.bytes(side.rows * width);
+        let kernel = self.name(&format!("gate_{}", activation.name()));
+        let grid = [self.blocks((side.rows * width / self.vector()).div_ceil(256), 32), 1, 1];
+        let (dropout, rows, width) = (DropoutArgument::from(dropout), side.rows as u32, width as u32);
+        let work = Work::bytes(bytes);
+        // SAFETY: the types are those of the gates in columns.cu.
+        unsafe {
+            self.queue.launch(
+                &Launch { kernel: &kernel, name: "gate", grid, threads: 256, shared: 0, work },
+                arguments![a, u, dropout, side.padded, rows, width],
+            )
+        }
+    }
+
+    /// du, [N, 2·width], from the gradient g of [`Self::gate`]'s result; `partial` gets partial sums of du's columns.
+    pub fn gate_backward(
+        &self,
+        activation: Activation,
+        [du, g, partial, u]: [Address; 4],
+        dropout: Dropout,
+        side: &Side,
+        width: usize,
+    ) -> Result<()> {
+        let bytes = 6 * self.number.bytes(side.rows * width);
+        let kernel = self.name(&format!("gate_{}_backward", activation.name()));
+        let grid = self.column_grid(side.rows, 2 * width);
+        let (dropout, rows, width) = (DropoutArgument::from(dropout), side.rows as u32, width as u32);
+        let work = Work::bytes(bytes);
+        // SAFETY: the types are those of the gates' backward in columns.cu.
+        unsafe {
+            self.queue.launch(
+                &Launch { kernel: &kernel, name: "gate, backward", grid, threads: 8 * WARP, shared: 0, work },
+                arguments![du, g, partial, u, dropout, side.padded, rows, width],
             )
         }
     }

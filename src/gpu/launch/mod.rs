@@ -20,6 +20,7 @@ mod optimizer;
 mod pooling;
 mod product;
 mod product_norm;
+mod relative;
 mod rotary;
 mod search;
 
@@ -28,12 +29,13 @@ use std::sync::Arc;
 use super::queue::{Address, Number, Queue};
 use crate::ops::dropout::Dropout;
 
-pub use attention::{AttentionSizes, Heads, Past};
+pub use attention::{AttentionSizes, Heads, Past, scale};
 pub use columns::{MOST_PARTIAL_SUMS, PartialSum};
 pub use loss::NO_LABEL;
 pub use norm::NormArgument;
 pub use optimizer::AdamArgument;
 pub use product::{MOST_MULTIPLICATIONS, WeightGradient};
+pub use relative::Distances;
 pub use search::Exclusions;
 
 /// Threads of a warp.

@@ -2,11 +2,34 @@
 
 use super::{Kept, Memory, Pass};
 use crate::error::{Error, Result};
-use crate::gpu::launch::{AttentionSizes, Heads, Side};
-use crate::gpu::plan;
+use crate::gpu::launch::{AttentionSizes, Distances, Heads, Side, scale};
+use crate::gpu::plan::{self, Layers, Positions};
 use crate::gpu::queue::{Address, Product};
+use crate::model::Stack;
 
 impl Pass<'_> {
+    /// The distances of a stack with relative positions, and the place of its table.
+    pub(super) fn distances(&self, layers: &Layers) -> Option<(Distances, usize)> {
+        let Positions::Relative(place) = layers.positions else { return None };
+        let c = self.engine.model.config();
+        let (reach, heads, count) = (c.max_length - 1, c.heads, c.relative_buckets);
+        let of_encoder = Distances { buckets: self.engine.buckets, count, reach, heads };
+        let buckets = match layers.stack {
+            Stack::Encoder => of_encoder.buckets,
+            Stack::Decoder => of_encoder.buckets.plus(4 * of_encoder.all()),
+        };
+        Some((Distances { buckets, ..of_encoder }, place))
+    }
+
+    /// What the self-attention of a stack adds to products, if it has relative positions.
+    pub(super) fn spread_by_distance(&mut self, layers: &Layers) -> Result<Address> {
+        let Some((distances, place)) = self.distances(layers) else { return Ok(Address::NONE) };
+        let out = self.floats(distances.heads * distances.all())?;
+        let scale = scale(self.engine.model.config().d_k);
+        self.engine.kernels.spread_by_distance(out, self.master(place), &distances, scale)?;
+        Ok(out)
+    }
+
     /// The sizes, strides and masks that the attention kernels take; `keys` is the side that is looked at.
     pub(in crate::gpu) fn sizes(&self, attention: &plan::Attention, side: &Side, keys: &Side) -> AttentionSizes {
         let c = self.engine.model.config();
@@ -20,6 +43,8 @@ impl Pass<'_> {
             d_v: c.d_v,
             causal: attention.causal,
             dropout: self.mode.dropout(c.attention_dropout, attention.site),
+            by_distance: if attention.key_value.is_none() { self.by_distance } else { Address::NONE },
+            reach: c.max_length - 1,
         }
     }
 
@@ -119,6 +144,9 @@ impl Pass<'_> {
         let deltas = self.floats(sizes.heads * rows)?;
         let (gradients, heads) = (self.heads(d_query, d_key_value), self.heads(query, key_value));
         self.engine.kernels.attend_backward(gradients, [d_context, context, log_sums, deltas], heads, &sizes)?;
+        if sizes.by_distance != Address::NONE {
+            self.engine.kernels.sum_by_distance(self.distance_sums, [d_context, context, log_sums], heads, &sizes)?;
+        }
         self.turn(attention, d_query, side, -1.0)?;
         if let Some((linear, (memory, gradient))) = look {
             let rows = memory.side.rows;

@@ -23,6 +23,13 @@ impl Pass<'_> {
         let config = self.engine.model.config();
         let (pre, embedding_dropout) = (config.norm == NormPlacement::Pre, config.embedding_dropout);
         let mark = self.engine.arena.mark();
+        self.by_distance = trail.by_distance;
+        let distances = self.distances(layers);
+        if let Some((distances, _)) = &distances {
+            let count = distances.heads * distances.all();
+            self.distance_sums = self.floats(count)?;
+            self.engine.queue.clear(self.distance_sums, 4 * count)?;
+        }
         let (mut other, dropped) = (self.numbers(side.rows, self.d)?, self.numbers(side.rows, self.d)?);
         let mut joints = trail.joints.iter().rev();
         let mut missing = || Error::failure("a pass without its joints");
@@ -101,6 +108,9 @@ impl Pass<'_> {
         kernels.embed_backward(table, dx, &placed.tokens, side.padded, scale, of_sum, self.d)?;
         if let (Positions::Learned(place), Some(places)) = (layers.positions, &placed.places) {
             kernels.embed_backward(self.gradient(place), dx, places, side.padded, 1.0, of_sum, self.d)?;
+        }
+        if let Some((distances, place)) = &distances {
+            kernels.add_to_buckets(self.gradient(*place), self.distance_sums, distances)?;
         }
         self.release_gradients(mark);
         self.note_complete(layers.start(0))

@@ -59,10 +59,16 @@ impl Gradient {
 }
 
 impl Pass<'_> {
+    /// Where γ and β are, as far as there are any.
+    fn norm_places(&self, gamma: Option<usize>) -> [Option<usize>; 2] {
+        let is_centred = self.engine.model.config().norm_kind.is_centred();
+        [gamma, gamma.filter(|_| is_centred).map(|gamma| gamma + self.d)]
+    }
+
     fn norm(&self, place: Option<usize>) -> NormArgument {
         let c = self.engine.model.config();
-        let gamma = self.optional(place, Self::master);
-        NormArgument::new(gamma, gamma.plus(4 * self.d), c.norm_eps, c.norm_kind)
+        let [gamma, beta] = self.norm_places(place).map(|place| self.optional(place, Self::master));
+        NormArgument::new(gamma, beta, c.norm_eps, c.norm_kind)
     }
 
     /// Memory for what a joint computes.
@@ -150,8 +156,9 @@ impl Pass<'_> {
         let (bias, dropout) = joint.addend.unwrap_or((None, Dropout::OFF));
         let has_own = dropout.is_on() || (joint.addend.is_some() && self.keeps_gradients());
         let dh = if has_own { dh } else { Address::NONE };
-        let of_norm = (self.optional(joint.norm, Self::gradient), 2 * self.d);
-        let partial = self.partial_sums(blocks, [of_norm, (self.optional(bias, Self::gradient), self.d)])?;
+        let [gamma, beta] = self.norm_places(joint.norm);
+        let targets = [gamma, beta, bias].map(|place| (self.optional(place, Self::gradient), self.d));
+        let partial = self.partial_sums(blocks, targets)?;
         let (norm, addend, results) = (self.norm(joint.norm), stream.unwrap_or(Address::NONE), [ds, dh, partial]);
         let kernels = &self.engine.kernels;
         if let Some(product) = product {

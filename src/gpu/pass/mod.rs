@@ -55,6 +55,8 @@ pub(super) struct Trail {
     kept: Vec<Kept>,
     /// What comes out, [N, D].
     pub(super) output: Address,
+    /// [`Pass::by_distance`].
+    by_distance: Address,
 }
 
 /// What a decoder looks at: the encoder's output.
@@ -153,6 +155,10 @@ pub(super) struct Pass<'a> {
     pub(super) mode: Mode,
     pub(super) number: Number,
     pub(super) d: usize,
+    /// With relative positions, what the self-attention of the current stack adds to products, [H, distances].
+    pub(super) by_distance: Address,
+    /// On the way back, the sums of the gradients of its scores, [H, distances].
+    distance_sums: Address,
     /// Weight gradients that are computed together at the end, where that is faster: see
     /// [`Pass::add_weight_gradient`].
     waiting: Option<Vec<WeightGradient>>,
@@ -160,7 +166,9 @@ pub(super) struct Pass<'a> {
 
 impl Pass<'_> {
     pub(super) fn new(engine: &mut Engine, mode: Mode) -> Pass<'_> {
-        Pass { mode, number: engine.kernels.number, d: engine.plan.output.input, waiting: None, engine }
+        let (number, d) = (engine.kernels.number, engine.plan.output.input);
+        let [by_distance, distance_sums] = [Address::NONE; 2];
+        Pass { mode, number, d, by_distance, distance_sums, waiting: None, engine }
     }
 
     /// Memory for a matrix of activations.
@@ -179,7 +187,7 @@ impl Pass<'_> {
     }
 
     /// Memory for partial sums, float32 [blocks, Σ widths], that will be added to their targets.
-    fn partial_sums(&mut self, blocks: usize, targets: [(Address, usize); 2]) -> Result<Address> {
+    fn partial_sums(&mut self, blocks: usize, targets: [(Address, usize); 3]) -> Result<Address> {
         self.engine.column_sums.take(&self.engine.kernels, blocks, targets)
     }
 
@@ -220,10 +228,11 @@ impl Pass<'_> {
         let dropout = self.mode.dropout(config.embedding_dropout, layers.site);
         let mut x = self.numbers(side.rows, self.d)?;
         let positions = match layers.positions {
-            Positions::None => Address::NONE,
+            Positions::None | Positions::Relative(_) => Address::NONE,
             Positions::Fixed => self.engine.table,
             Positions::Learned(place) => self.master(place),
         };
+        self.by_distance = self.spread_by_distance(layers)?;
         let (of_sum, of_norm) = layers.embedding_dropouts(dropout);
         self.engine.kernels.embed(x, self.master(layers.table), positions, side, scale, of_sum, self.d)?;
         let (mut joints, mut kept) = (Vec::new(), Vec::new());
@@ -272,6 +281,6 @@ impl Pass<'_> {
         }
         // With pre-norm but no final norm, the output is the stream itself.
         let output = if input == Address::NONE { x } else { input };
-        Ok(Trail { joints, kept, output })
+        Ok(Trail { joints, kept, output, by_distance: self.by_distance })
     }
 }

@@ -1,6 +1,7 @@
 //! Projections, forward and back.
 
 use super::Pass;
+use super::sums::only;
 use crate::error::Result;
 use crate::gpu::arena::Mark;
 use crate::gpu::launch::WeightGradient;
@@ -145,7 +146,7 @@ impl Pass<'_> {
             return Ok(());
         }
         let blocks = self.engine.kernels.column_blocks(rows, linear.out);
-        let partial = self.partial_sums(blocks, [(of_bias, linear.out), (Address::NONE, 0)])?;
+        let partial = self.partial_sums(blocks, only((of_bias, linear.out)))?;
         self.engine.kernels.column_sums(partial, g, rows, linear.out, linear.stride)
     }
 

@@ -11,6 +11,11 @@ use crate::gpu::queue::{Address, Queue};
 /// The most bytes of deferred partial sums, so that caches hold them until they are read.
 const MOST_BYTES: usize = 16 << 20;
 
+/// One target of partial sums.
+pub(crate) fn only(target: (Address, usize)) -> [(Address, usize); 3] {
+    [target, (Address::NONE, 0), (Address::NONE, 0)]
+}
+
 /// Partial sums that are to be added to their targets.
 pub(crate) struct Sums {
     arena: Arena,
@@ -33,8 +38,8 @@ impl Sums {
 
     /// Memory for partial sums, float32 [blocks, Σ widths], that the next kernel writes; they will be added to their
     /// targets.
-    pub(crate) fn take(&mut self, kernels: &Kernels, blocks: usize, targets: [(Address, usize); 2]) -> Result<Address> {
-        let bytes = 4 * blocks * (targets[0].1 + targets[1].1);
+    pub(crate) fn take(&mut self, kernels: &Kernels, blocks: usize, targets: [(Address, usize); 3]) -> Result<Address> {
+        let bytes = 4 * blocks * targets.iter().map(|(_, width)| width).sum::<usize>();
         let is_target = |(target, _): (Address, usize)| {
             let mut waiting = self.waiting.iter().flat_map(|sum| sum.targets);
             target != Address::NONE && waiting.any(|(other, _)| other == target)
@@ -160,7 +165,7 @@ mod tests {
         let mut taken = Vec::new();
         for target in targets {
             let launches = queue.launches.load(Ordering::Relaxed);
-            let at = sums.take(&kernels, blocks, [(Address::NONE.plus(target), width), (Address::NONE, 0)]).unwrap();
+            let at = sums.take(&kernels, blocks, only((Address::NONE.plus(target), width))).unwrap();
             if queue.launches.load(Ordering::Relaxed) > launches {
                 taken.clear();
             }
