@@ -31,7 +31,7 @@ const HEADS: usize = 2;
 /// What is compared.
 const NAMES: [&str; 5] = ["out", "dq", "dk", "dv", "the gradients by distance"];
 
-/// The longest distance, and what is added to products by head and distance, from 1 number for each: with relative
+/// The longest distance, and what is added to products for each head and distance: with relative
 /// positions.
 fn by_distance(keys: &[u32], d: usize) -> (usize, Vec<f32>) {
     // Farther than any two tokens are.
@@ -41,8 +41,8 @@ fn by_distance(keys: &[u32], d: usize) -> (usize, Vec<f32>) {
     (reach as usize, (0..count).map(|_| (stream.normal() * (d as f64).sqrt()) as f32).collect())
 }
 
-/// Output and gradients of attention over packed rows: out, dq, dk, dv, and with relative positions the sums by head and
-/// distance.
+/// Output and gradients of attention over packed rows: out, dq, dk, dv, and with relative positions the sums by head
+/// and distance.
 pub(crate) fn attend(
     queue: &Arc<dyn Queue>,
     number: Number,

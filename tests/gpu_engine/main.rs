@@ -177,8 +177,8 @@ fn passes_of_r_drop_must_have_the_same_targets() {
 
 /// bf16 has eight significant bits, and activations are rounded as well as factors: the gradient still points the same
 /// way as that of float32 (measured cosines: 0.9988 to 0.99997, and 0.990 for the worst single parameter), whoever
-/// computes the products. Where relu is a gate, whole terms come and go with the sign of a number near 0: there, the worst
-/// parameter has 0.976, and Candle's operations in bf16 differ more.
+/// computes the products. Where relu is a gate, whole terms come and go with the sign of a number near 0: there, the
+/// worst parameter has 0.976, and Candle's operations in bf16 differ more.
 #[test]
 fn bf16_follows_f32() {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
