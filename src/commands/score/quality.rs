@@ -18,14 +18,16 @@ use crate::model_dir::Wanted;
 
 /// Writes the estimated quality of each translation.
 pub(super) fn run(model: &str, args: &ScoreArgs, common: &Common) -> Result<()> {
+    let device = open_device(common)?;
     let precision = match args.precision.as_deref().map(str::parse).transpose()? {
         None => ComputeType::F32,
         Some(Wanted::This(precision)) => precision,
+        Some(Wanted::Auto) if device.is_cuda() => ComputeType::Bf16,
         Some(Wanted::Auto) => ComputeType::fastest(),
     };
     let found = Found::without_references("--qe", model, common.offline)?;
     info(format_args!("QE: {}", found.name));
-    let model = Comet::load(&found, &Hardware::of(&open_device(common)?, precision)?)?;
+    let model = Comet::load(&found, &Hardware::of(&device, precision)?)?;
     super::write(Quality { model, args, is_json: common.json }, args, common, &found.files())
 }
 
