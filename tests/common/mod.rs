@@ -176,15 +176,6 @@ pub fn every_option() -> Vec<ModelConfig> {
             attention_bias: false,
             ..pre.clone()
         },
-        ModelConfig { gated: true, activation: Activation::Gelu, ..wide_heads() },
-        ModelConfig {
-            norm_kind: NormKind::Rms,
-            activation: Activation::GeluTanh,
-            feed_forward_bias: false,
-            embedding_norm: true,
-            ..wide_heads()
-        },
-        ModelConfig { feed_forward_bias: false, norm_kind: NormKind::Rms, final_norm: true, ..odd_sizes() },
         // As T5 1.1; buckets so few that some have several distances.
         ModelConfig {
             norm_kind: NormKind::Rms,
@@ -200,9 +191,22 @@ pub fn every_option() -> Vec<ModelConfig> {
             ..pre
         },
         ModelConfig { gated: true, positions: PositionKind::Relative, relative_buckets: 8, ..dropouts.clone() },
-        ModelConfig { positions: PositionKind::Relative, ..wide_heads() },
-        ModelConfig { gated: true, activation: Activation::Swish, embedding_norm: true, ..odd_sizes() },
-        ModelConfig { embedding_norm: true, first_position: 2, sinusoid: Sinusoid::Tensor2Tensor, ..wide_heads() },
+        ModelConfig { gated: true, activation: Activation::Gelu, positions: PositionKind::Relative, ..wide_heads() },
+        ModelConfig {
+            gated: true,
+            norm_kind: NormKind::Rms,
+            feed_forward_bias: false,
+            final_norm: true,
+            ..odd_sizes()
+        },
+        ModelConfig {
+            norm_kind: NormKind::Rms,
+            activation: Activation::GeluTanh,
+            embedding_norm: true,
+            first_position: 2,
+            sinusoid: Sinusoid::Tensor2Tensor,
+            ..wide_heads()
+        },
         ModelConfig {
             positions: PositionKind::Learned,
             output_bias: true,
