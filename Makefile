@@ -36,7 +36,7 @@ test-long: ## Run the tests that take long: two hundred kills, fused training ag
 	$(CARGO) test --release --locked $(WITH) $(ARGS) -- --ignored --nocapture
 
 test-mpi-long: ## Run the long tests of training on several ranks (Debian: libopenmpi-dev openmpi-bin libclang-dev)
-	$(CARGO) test --release --locked --features mpi --test mpi $(ARGS) -- --ignored --nocapture
+	$(CARGO) test --release --locked --features mpi --test mpi $(ARGS) -- --ignored --nocapture --test-threads 1
 
 test-sacrebleu: build ## Compare metrics and event files with the real sacrebleu and TensorBoard (from PyPI)
 	scripts/sacrebleu-python.sh tests/tensorboard/read.py target/release/mt

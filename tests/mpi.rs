@@ -281,7 +281,8 @@ fn kills_and_other_numbers_of_ranks_lose_nothing() {
         let since = Instant::now();
         let wanted = from + 1 + key(1, "kills", &[kill as u64]) % 9;
         while inode() == before || updates() < wanted {
-            assert!(running.try_wait().unwrap().is_none() && since.elapsed() < PATIENCE, "kill {kill}");
+            assert!(running.try_wait().unwrap().is_none(), "kill {kill}: it has ended by itself");
+            assert!(since.elapsed() < PATIENCE, "kill {kill}: it does not go on");
             std::thread::sleep(Duration::from_millis(1));
         }
         let victim = if ranks == 1 { running.id() } else { processes(running.id(), ranks)[kill % ranks] };
