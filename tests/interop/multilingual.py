@@ -261,8 +261,8 @@ def check_ct2(mt, family, folder, ours, pairs, lines, tokenizer, legacy):
                   for line in lines_of([mt, "tokenize", "-q", "--model", ours], own)]
         tokens = [[*line, "</s>", source] if legacy else [source, *line] for line in pieces]
         for beam in (1, 4):
-            # After what is given, CTranslate2 does not end at once.
-            search = ["--beam", str(beam), "--length-penalty", "0", "--patience", "1", "--max-length", str(NEW_TOKENS), "--max-length-ratio", "100",
+            # After what is given, CTranslate2 does not end at once. Without a length penalty, it ends only when its best translation has.
+            search = ["--beam", str(beam), "--length-penalty", "0", "--patience", "50", "--max-length", str(NEW_TOKENS), "--max-length-ratio", "100",
                       "--min-length", "2"]
             found = map(json.loads, lines_of([mt, "translate", "-q", "--json", "--model", ours, "--from", pair[0], "--to", pair[1], *search], own))
             found = [([vocabulary[piece] for piece in line["tokens"]], line["log_prob"]) for line in found]

@@ -187,7 +187,7 @@ def check_ct2(mt, folder, ours, lines, forbidden):
     pieces = [line.split(" ") for line in lines_of([mt, "tokenize", "-q", "--model", ours], lines)]
     failed = 0
     for beam in (1, 4):
-        search = ["--beam", str(beam), "--length-penalty", "0", "--patience", "1", "--max-length", str(NEW_TOKENS), "--max-length-ratio", "100",
+        search = ["--beam", str(beam), "--length-penalty", "0", "--patience", "50", "--max-length", str(NEW_TOKENS), "--max-length-ratio", "100",
                   "--min-length", "1"]
         found = map(json.loads, lines_of([mt, "translate", "-q", "--json", "--model", ours, *search], lines))
         found = [(line["tokens"], line["log_prob"]) for line in found]
