@@ -406,14 +406,27 @@ fn threads_of_a_kernel_do_not_race() {
     assert!(error.to_string().contains("a race"), "{error}");
 }
 
+fn no_kernel_races(compute: DType) {
+    for config in every_option() {
+        update_and_translate(Emulator::that_sees_races(true), &config, compute).unwrap();
+    }
+}
+
 #[test]
 #[ignore = "some minutes"]
-fn threads_of_no_kernel_race() {
-    for config in every_option() {
-        for compute in [DType::F32, DType::BF16] {
-            update_and_translate(Emulator::that_sees_races(true), &config, compute).unwrap();
-        }
-    }
+fn threads_of_no_kernel_race_in_float32() {
+    no_kernel_races(DType::F32);
+}
+
+#[test]
+#[ignore = "some minutes"]
+fn threads_of_no_kernel_race_in_bfloat16() {
+    no_kernel_races(DType::BF16);
+}
+
+#[test]
+#[ignore = "some minutes"]
+fn threads_of_no_attention_race() {
     for d in [16, 32, 64, 128] {
         let queue: Arc<dyn Queue> = Arc::new(Emulator::that_sees_races(true));
         attend(&queue, Number::Bf16, [&[1, 17, 70], &[5, 31, 64]], d, false, 0.1, false);

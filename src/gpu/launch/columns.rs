@@ -137,20 +137,23 @@ impl Kernels {
         }
     }
 
-    /// a = dropout(activation(u)), [N, width]; a may be u.
+    /// a = dropout(activation(u)), [N, width]; a may be u. If it is gated, a = dropout(activation(u₁) ⊙ u₂), where u₁
+    /// and u₂ are the halves of the rows of u, [N, 2·width].
     pub fn activate(
         &self,
         activation: Activation,
+        is_gated: bool,
         [a, u]: [Address; 2],
         dropout: Dropout,
         side: &Side,
         width: usize,
     ) -> Result<()> {
-        let bytes = 2 * self.number.bytes(side.rows * width);
-        let kernel = self.name(activation.name());
+        let (bytes, gate) = if is_gated { (3, "gate_") } else { (2, "") };
+        let bytes = bytes * self.number.bytes(side.rows * width);
+        let kernel = self.name(&format!("{gate}{}", activation.name()));
         let grid = [self.blocks((side.rows * width / self.vector()).div_ceil(256), 32), 1, 1];
         let (dropout, rows, width) = (DropoutArgument::from(dropout), side.rows as u32, width as u32);
-        // SAFETY: the types are those of the activations in columns.cu.
+        // SAFETY: the types are those of the activations and gates in columns.cu.
         unsafe {
             self.queue.launch(
                 &Launch {
@@ -166,30 +169,7 @@ impl Kernels {
         }
     }
 
-    /// a = dropout(activation(u₁) ⊙ u₂), [N, width], where u₁ and u₂ are the halves of the rows of u, [N, 2·width].
-    pub fn gate(
-        &self,
-        activation: Activation,
-        [a, u]: [Address; 2],
-        dropout: Dropout,
-        side: &Side,
-        width: usize,
-    ) -> Result<()> {
-        let bytes = 3 * self.number.bytes(side.rows * width);
-        let kernel = self.name(&format!("gate_{}", activation.name()));
-        let grid = [self.blocks((side.rows * width / self.vector()).div_ceil(256), 32), 1, 1];
-        let (dropout, rows, width) = (DropoutArgument::from(dropout), side.rows as u32, width as u32);
-        let work = Work::bytes(bytes);
-        // SAFETY: the types are those of the gates in columns.cu.
-        unsafe {
-            self.queue.launch(
-                &Launch { kernel: &kernel, name: "gate", grid, threads: 256, shared: 0, work },
-                arguments![a, u, dropout, side.padded, rows, width],
-            )
-        }
-    }
-
-    /// du, [N, 2·width], from the gradient g of [`Self::gate`]'s result; `partial` gets partial sums of du's columns.
+    /// du, [N, 2·width], from the gradient g of what [`Self::activate`] has gated; `partial` gets partial sums of du's columns.
     pub fn gate_backward(
         &self,
         activation: Activation,

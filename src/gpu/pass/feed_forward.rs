@@ -30,10 +30,8 @@ impl Pass<'_> {
             return Ok((kept, hidden));
         }
         self.multiply(&product)?;
-        if is_gated {
-            self.engine.kernels.gate(activation, [hidden, before], dropout, side, width)?;
-        } else if !has_relu || dropout.is_on() {
-            self.engine.kernels.activate(activation, [hidden, before], dropout, side, width)?;
+        if !has_relu || dropout.is_on() {
+            self.engine.kernels.activate(activation, is_gated, [hidden, before], dropout, side, width)?;
         }
         Ok((kept, hidden))
     }

@@ -3,9 +3,9 @@
 mod set;
 mod warnings;
 
-use super::Stop;
 use candle_core::Device;
 
+use super::Stop;
 use crate::comet::{Comet, Found, Hardware, OnDemand};
 use crate::config::Config;
 use crate::data::texts::Texts;
