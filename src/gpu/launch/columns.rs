@@ -169,7 +169,8 @@ impl Kernels {
         }
     }
 
-    /// du, [N, 2·width], from the gradient g of what [`Self::activate`] has gated; `partial` gets partial sums of du's columns.
+    /// du, [N, 2·width], from the gradient g of what [`Self::activate`] has gated; `partial` gets partial sums of du's
+    /// columns.
     pub fn gate_backward(
         &self,
         activation: Activation,
