@@ -185,8 +185,19 @@ pub fn storage_slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a
 /// Calls `f` with the contents of a contiguous f32 CPU tensor.
 pub fn with_slice<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<R>) -> Result<R> {
     let (storage, layout) = tensor.storage_and_layout();
-    match &*storage {
-        Storage::Cpu(storage) => f(storage_slice(storage, layout)?),
+    f(host_slice(&storage, layout)?)
+}
+
+/// Calls `f` with the contents of contiguous f32 CPU tensors.
+pub fn with_slices<R>(tensors: &[&Tensor], f: impl FnOnce(&[&[f32]]) -> Result<R>) -> Result<R> {
+    let storages: Vec<_> = tensors.iter().map(|tensor| tensor.storage_and_layout()).collect();
+    let slices = storages.iter().map(|(storage, layout)| host_slice(storage, layout));
+    f(&slices.collect::<Result<Vec<_>>>()?)
+}
+
+fn host_slice<'a>(storage: &'a Storage, layout: &Layout) -> Result<&'a [f32]> {
+    match storage {
+        Storage::Cpu(storage) => storage_slice(storage, layout),
         _ => bail!("a fused CPU operation was given a tensor of another device"),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use super::saver::{SavedModel, Saver, Snapshot};
+use super::saver::{Save, SavedModel, Saver, Snapshot};
 use super::{Stop, follower};
 use crate::config::Config;
 use crate::data::batches;
@@ -15,10 +15,10 @@ use crate::data::sampler::SamplerPosition;
 use crate::data::training::TrainingData;
 use crate::error::{Error, Result};
 use crate::model::Transformer;
-use crate::model_dir::Notices;
 use crate::model_dir::record::{self, Values};
+use crate::model_dir::{Notices, named};
 use crate::notice::Notice;
-use crate::ops::memory::on_host;
+use crate::ops::memory::{on_host, with_slices};
 use crate::ops::params::Parameters;
 use crate::ranks::Ranks;
 use crate::ranks::group::Group;
@@ -58,6 +58,8 @@ pub struct RunCallbacks<'a> {
     pub parameters: Arc<Parameters>,
     /// Writes checkpoints.
     pub saver: Saver,
+    /// Whether memory has room for a copy of what a checkpoint holds.
+    pub copies_checkpoints: bool,
     /// The last validation since the run was started.
     pub latest: Option<Validation>,
     /// The other ranks, if there are any.
@@ -116,21 +118,30 @@ impl Callbacks for RunCallbacks<'_> {
         let state = TrainState { configuration, frozen, machine, ..state.clone() };
         // The previous one is in memory until it is written, and there may be no room for two.
         self.saver.finish()?;
-        let copy = |tensor: &Tensor| on_host(tensor, |values| Ok(values.to_vec()));
-        let moments = optimizer.tensors().into_iter().map(|(name, tensor)| Ok((name, copy(tensor)?)));
-        let snapshot = Snapshot {
+        let save = Save {
             run: self.run.to_path_buf(),
             lock: self.lock.clone(),
             tell: self.tell.clone(),
             step: state.step,
             best: state.best_steps(),
-            model: SavedModel::copy(optimizer, &self.parameters)?,
-            moments: moments.collect::<Result<_>>()?,
             state: state.to_json(self.config.train.seed)?,
             config: self.config.train.clone(),
             follow_links: self.config.runtime.follow_links,
         };
-        self.saver.begin(snapshot)
+        let tensors = optimizer.tensors();
+        // Factors are small, and elsewhere than in one tensor.
+        if self.copies_checkpoints || optimizer.low_rank().is_some() {
+            let copy = |tensor: &Tensor| on_host(tensor, |values| Ok(values.to_vec()));
+            let moments = tensors.into_iter().map(|(name, tensor)| Ok((name, copy(tensor)?)));
+            let (model, moments) = (SavedModel::copy(optimizer, &self.parameters)?, moments.collect::<Result<_>>()?);
+            return self.saver.begin(Snapshot { save, model, moments });
+        }
+        let all: Vec<&Tensor> = tensors.iter().map(|(_, tensor)| *tensor).chain([optimizer.model_values()]).collect();
+        with_slices(&all, |slices| {
+            let Some((model, moments)) = slices.split_last() else { return Ok(Ok(())) };
+            let moments = tensors.iter().zip(moments).map(|((name, _), values)| (*name, *values));
+            Ok(save.write(&named(self.parameters.entries(), model), moments))
+        })?
     }
 
     fn check(&mut self, update: u64) -> Result<()> {

@@ -4,12 +4,13 @@ use crate::config::Config;
 use crate::data::batches;
 use crate::data::sampler::Sampler;
 use crate::data::training::TrainingData;
+use crate::device;
 use crate::error::{Error, Result};
 use crate::model::layout;
 use crate::model_dir::vocabulary;
 use crate::notice::grouped;
 use crate::ops::params::ParameterLayout;
-use crate::train::memory::Sizes;
+use crate::train::memory::{Needed, Sizes};
 use crate::train::{TrainConfig, memory};
 
 /// Refuses more ranks than an update has micro-batches; returns a warning where some ranks have fewer than others.
@@ -69,6 +70,8 @@ pub struct Plan {
     pub updates: Option<u64>,
     /// Memory needed in training, about.
     pub memory_bytes: usize,
+    /// Whether it has a copy of what a checkpoint holds, so that training goes on while the checkpoint is written.
+    pub copies_checkpoints: bool,
     /// What is said if that is more than the machine has.
     pub memory_warning: Option<String>,
 }
@@ -84,12 +87,13 @@ impl Plan {
         let updates_per_epoch = batches_per_epoch.div_ceil(train.accumulate);
         let limits = [train.max_updates, train.max_epochs.saturating_mul(updates_per_epoch as u64)];
         let [source_tokens, target_tokens] = data.corpus.token_counts().map(|count| count as usize);
-        let bytes = |train: &TrainConfig| {
+        let needed = |train: &TrainConfig| {
             let (rows, tokens) = batches::largest_shape(data, train.batch_tokens);
             memory::estimate(&config.model, train, Sizes::of(&parameters, train), vocabulary.target, rows * tokens)
         };
-        let memory_bytes = bytes(train);
-        let memory_warning = memory::warning(memory_bytes, train, bytes);
+        let Needed { training, copy } = needed(train);
+        let copies_checkpoints = needed(train).has_room_for_copy(device::machine_memory());
+        let memory_warning = memory::warning(training, train, |train| needed(train).training);
         Ok(Self {
             sizes: Sizes::of(&parameters, train),
             parameters,
@@ -98,7 +102,8 @@ impl Plan {
             batches_per_epoch,
             updates_per_epoch,
             updates: limits.into_iter().filter(|limit| *limit > 0).min(),
-            memory_bytes,
+            memory_bytes: if copies_checkpoints { training.saturating_add(copy) } else { training },
+            copies_checkpoints,
             memory_warning,
         })
     }
@@ -125,7 +130,10 @@ impl Plan {
                  micro-batches: lower it"
             )
         });
-        let memory = self.memory_warning.clone().filter(|_| is_on_host);
+        let waits = (!self.copies_checkpoints).then(|| {
+            "memory has no room for a copy of what a checkpoint holds: training waits while one is written".to_owned()
+        });
+        let memory = self.memory_warning.clone().or(waits).filter(|_| is_on_host);
         let (train, valid) = (&config.train, &config.valid);
         let has_patience = valid.patience > 0 && !valid.every.is_never() && config.data.valid.is_some();
         let is_endless = train.max_updates == 0 && train.max_epochs == 0 && !has_patience;

@@ -1,5 +1,6 @@
 //! Checkpoints written while training goes on: the loop waits for a copy in memory, and for the previous save if that
-//! is not done yet; hashing, writing and syncing happen on another thread.
+//! is not done yet; hashing, writing and syncing happen on another thread. Where memory has no room for the copy, the
+//! loop itself writes them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -70,8 +71,8 @@ pub fn save_base(run: &Path, parameters: &Parameters) -> Result<()> {
     on_host(parameters.values(), |values| Ok(checkpoint::save_base(run, &named(parameters.entries(), values))))?
 }
 
-/// One checkpoint, in memory.
-pub struct Snapshot {
+/// One checkpoint, but for its tensors.
+pub struct Save {
     /// Run directory.
     pub run: PathBuf,
     /// Its lock.
@@ -82,10 +83,6 @@ pub struct Snapshot {
     pub step: u64,
     /// The updates of the best validations so far, which are kept, the best one first.
     pub best: Vec<u64>,
-    /// What its `model.safetensors` has.
-    pub model: SavedModel,
-    /// The optimizer's flat tensors by name.
-    pub moments: Vec<(&'static str, Vec<f32>)>,
     /// `state.json`.
     pub state: Value,
     /// `[train]`, for how many checkpoints to keep.
@@ -94,16 +91,40 @@ pub struct Snapshot {
     pub follow_links: bool,
 }
 
-impl Snapshot {
+/// One checkpoint, in memory.
+pub struct Snapshot {
+    /// All but its tensors.
+    pub save: Save,
+    /// What its `model.safetensors` has.
+    pub model: SavedModel,
+    /// The optimizer's flat tensors by name.
+    pub moments: Vec<(&'static str, Vec<f32>)>,
+}
+
+impl Save {
     /// Writes the checkpoint, updates the pointers, and only then removes checkpoints that are no longer needed.
+    /// `moments` are the optimizer's flat tensors by name.
     ///
     /// Tries again where the reason may pass: what the checkpoint holds would be lost.
-    fn write(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write<'a>(
+        &self,
+        model: &[NamedTensor<'_>],
+        moments: impl IntoIterator<Item = (&'static str, &'a [f32])>,
+    ) -> Result<()> {
+        let moments: Vec<(&str, [usize; 1], &[f32])> =
+            moments.into_iter().map(|(name, values)| (name, [values.len()], values)).collect();
+        let moments: Vec<NamedTensor> = moments
+            .iter()
+            .map(|(name, shape, values)| NamedTensor { name, shape, data: Elements::F32(values) })
+            .collect();
         let mut pauses = PAUSES.into_iter();
         loop {
             // If the directory is moved away just now, that says more than the file which cannot be written.
             let why = |error| self.lock.check(&self.run).err().unwrap_or(error);
-            let written = self.lock.check(&self.run).and_then(|()| self.write_in_place().map_err(why));
+            let written = self.lock.check(&self.run).and_then(|()| self.try_once(model, &moments).map_err(why));
             let Err(error) = written else { return Ok(()) };
             // What a link leads to may be another file system.
             let may_pass = error.may_pass() || (self.run.join(CHECKPOINTS).is_symlink() && !error.is_of_disk());
@@ -114,16 +135,9 @@ impl Snapshot {
         }
     }
 
-    fn write_in_place(&self) -> Result<()> {
-        let lengths: Vec<[usize; 1]> = self.moments.iter().map(|(_, values)| [values.len()]).collect();
-        let moments: Vec<NamedTensor> = self
-            .moments
-            .iter()
-            .zip(&lengths)
-            .map(|((name, values), shape)| NamedTensor { name, shape, data: Elements::F32(values) })
-            .collect();
+    fn try_once(&self, model: &[NamedTensor<'_>], moments: &[NamedTensor<'_>]) -> Result<()> {
         let run = RunPath::following_links(&self.run, self.follow_links);
-        checkpoint::save(run, self.step, &self.model.named(), &moments, &self.state)?;
+        checkpoint::save(run, self.step, model, moments, &self.state)?;
         checkpoint::set_pointer(&self.run, LAST, self.step)?;
         if self.best.first() == Some(&self.step) {
             checkpoint::set_pointer(&self.run, BEST, self.step)?;
@@ -160,7 +174,8 @@ impl Saver {
         let (sender, outcomes) = channel();
         let work = move || {
             for snapshot in received {
-                let outcome = snapshot.write();
+                let Snapshot { save, model, moments } = &snapshot;
+                let outcome = save.write(&model.named(), moments.iter().map(|(name, values)| (*name, &**values)));
                 // Before anybody hears of it: there may be no room in memory for two.
                 drop(snapshot);
                 if sender.send(outcome).is_err() {

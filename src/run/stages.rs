@@ -212,8 +212,7 @@ impl<'a> Opened<'a> {
             .showing(surroundings.meter);
         let data = training_data::prepare(&resolved.config, &mut resolved.texts, saved, &preparation)?;
         let old = continued.as_ref().map(|continued| &continued.config);
-        resolved.config = init::stating_tokenizers(resolved.config, old, &data.tokenizers);
-        resolved.config = init::stating_languages(resolved.config, &data.tokenizers);
+        resolved.config = init::stating_what_is_known(resolved.config, old, &data.tokenizers);
         let validator = Validator::open(&resolved.config, &resolved.texts, &data.tokenizers, tell)?;
         let with_model = |validator: Validator| validator.with_model(&resolved.device, resolved.request.offline);
         let validator = validator.map(with_model).transpose()?;
@@ -292,7 +291,7 @@ impl<'a> Prepared<'a> {
         let machine = backend::machines(&resolved.device, surroundings.group.as_deref())?;
         resume::note_machine(&machine, &begun, tell);
         let (state, recorded) = resume::adapt(begun, old.as_ref(), config, &data, text, force, tell)?;
-        if state.health.has_gone_back() {
+        if state.health.is_rate_lowered() {
             let rate = state.health.rate;
             tell(Notice::Note(format!(
                 "the learning rate stays {rate} times that of the schedule, since the run has gone back to an earlier \
@@ -317,6 +316,7 @@ impl<'a> Prepared<'a> {
         let saver = Saver::start()?;
         let continuation = Continuation::prepare(&resolved.run, is_loaded.then(|| state.progress()))?;
         let resumption = old.is_some().then(|| Resumption::prepare(&resolved.run, &recorded, &state)).transpose()?;
+        let is_on_gpu = !resolved.device.is_cpu();
         let parts = Parts {
             resolved,
             surroundings,
@@ -331,6 +331,8 @@ impl<'a> Prepared<'a> {
             machine,
             session,
             saver,
+            // What lies on a GPU is copied in any case.
+            copies_checkpoints: plan.copies_checkpoints || is_on_gpu,
         };
         Ok(Ready { parts, plan, changes, continuation, resumption })
     }
@@ -353,6 +355,7 @@ struct Parts<'a> {
     machine: String,
     session: Session,
     saver: Saver,
+    copies_checkpoints: bool,
 }
 
 /// A run that can begin.

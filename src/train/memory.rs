@@ -61,15 +61,30 @@ impl Sizes {
     }
 }
 
+/// Bytes that training takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needed {
+    /// All but the next.
+    pub training: usize,
+    /// A copy of what a checkpoint holds: with it, training goes on while the checkpoint is written.
+    pub copy: usize,
+}
+
+impl Needed {
+    /// Whether so much memory has room for the copy; yes, if the memory is not known.
+    pub fn has_room_for_copy(self, memory: Option<u64>) -> bool {
+        memory.is_none_or(|memory| self.training.saturating_add(self.copy) as u64 <= memory)
+    }
+}
+
 /// Bytes of training with micro-batches of `tokens` padded tokens a side: parameters, gradients, moments, and what
-/// factors are added to; the copy of what a checkpoint holds, while it is written; tables of positions; what every
-/// sub-layer keeps for backward and needs while in it; the logits of one chunk of the loss; and the ids of all
-/// micro-batches of an update.
-pub fn estimate(model: &ModelConfig, train: &TrainConfig, counts: Sizes, vocabulary: usize, tokens: usize) -> usize {
+/// factors are added to; tables of positions; what every sub-layer keeps for backward and needs while in it; the logits
+/// of one chunk of the loss; and the ids of all micro-batches of an update.
+pub fn estimate(model: &ModelConfig, train: &TrainConfig, counts: Sizes, vocabulary: usize, tokens: usize) -> Needed {
     // R-Drop goes over each pair twice at once.
     let tokens = if train.r_drop > 0.0 { tokens.saturating_mul(2) } else { tokens };
     let (d, f) = (model.d_model, model.d_ff);
-    let (keys, values) = (model.heads * model.d_k, model.heads * model.d_v);
+    let (keys, values) = (model.key_width(), model.value_width());
     // Kept a token: packed projections, head outputs, output before the norm, and the tensor handed on.
     let attention = 2 * keys + 2 * values + 2 * d;
     let cross = keys + (keys + values) + values + 2 * d;
@@ -83,15 +98,16 @@ pub fn estimate(model: &ModelConfig, train: &TrainConfig, counts: Sizes, vocabul
     let Sizes { parameters, trained, adapted, .. } = counts;
     // A checkpoint has all parameters, or those that are trained.
     let saved = if train.low_rank.is_some() { trained } else { parameters };
-    // An average is one more copy, in training and in a checkpoint.
-    let averages = if train.exponential_average > 0.0 { parameters.saturating_mul(2) } else { 0 };
-    let of_optimizer = [parameters.saturating_mul(2), trained.saturating_mul(4), adapted, saved, averages]
-        .into_iter()
-        .fold(0, usize::saturating_add);
-    let numbers = activations.saturating_add(logits).saturating_mul(REUSE).saturating_add(of_optimizer);
-    let numbers = numbers.saturating_add(position_tables(model));
+    let average = if train.exponential_average > 0.0 { parameters } else { 0 };
+    let sum = |numbers: &[usize]| numbers.iter().copied().fold(0, usize::saturating_add);
+    let moments = trained.saturating_mul(2);
+    let passes = activations.saturating_add(logits).saturating_mul(REUSE);
+    let numbers = sum(&[parameters.saturating_mul(2), moments, adapted, average, passes, position_tables(model)]);
     let ids = train.accumulate.saturating_mul(tokens).saturating_mul(TOKEN);
-    numbers.saturating_mul(4).saturating_add(ids).saturating_add(PROCESS)
+    Needed {
+        training: numbers.saturating_mul(4).saturating_add(ids).saturating_add(PROCESS),
+        copy: sum(&[saved, moments, average]).saturating_mul(4),
+    }
 }
 
 /// A warning, where training takes more than this machine's memory. `other` estimates another configuration; the
@@ -169,9 +185,28 @@ pub fn gibibytes(bytes: usize) -> f64 {
 mod tests {
     use super::*;
 
+    const SIZES: Sizes = Sizes { parameters: 1_000_000, frozen: 0, trained: 1_000_000, adapted: 0 };
+
     fn bytes(model: ModelConfig, accumulate: usize) -> usize {
         let train = TrainConfig { accumulate, ..TrainConfig::default() };
-        estimate(&model, &train, Sizes { parameters: 1_000_000, trained: 1_000_000, ..Sizes::default() }, 1000, 4096)
+        estimate(&model, &train, SIZES, 1000, 4096).training
+    }
+
+    #[test]
+    fn a_checkpoint_is_copied_if_there_is_room() {
+        let copy = |train: &TrainConfig, sizes| estimate(&ModelConfig::default(), train, sizes, 1000, 4096).copy;
+        let plain = TrainConfig::default();
+        assert_eq!(copy(&plain, SIZES), 3 * 4_000_000);
+        assert_eq!(copy(&TrainConfig { exponential_average: 0.999, ..plain.clone() }, SIZES), 4 * 4_000_000);
+        let low_rank = TrainConfig { low_rank: Some(LowRankConfig::default()), ..plain };
+        assert_eq!(copy(&low_rank, Sizes { trained: 1000, ..SIZES }), 3 * 4000);
+
+        let needed = Needed { training: 1000, copy: 300 };
+        let cases = [(None, true), (Some(1300), true), (Some(1299), false), (Some(500), false)];
+        for (memory, room) in cases {
+            assert_eq!(needed.has_room_for_copy(memory), room, "{memory:?}");
+        }
+        assert!(!Needed { training: usize::MAX, copy: usize::MAX }.has_room_for_copy(Some(1 << 40)));
     }
 
     #[test]
@@ -241,7 +276,8 @@ mod tests {
         assert_eq!(layout::layout(&model, any).total(), usize::MAX);
         let train = TrainConfig::default();
         let counts = Sizes::of(&layout::layout(&model, any), &train);
-        assert_eq!(estimate(&model, &train, counts, 1 << 24, usize::MAX), usize::MAX);
+        let all = Needed { training: usize::MAX, copy: usize::MAX };
+        assert_eq!(estimate(&model, &train, counts, 1 << 24, usize::MAX), all);
         let long = ModelConfig { max_length: 1 << 24, d_model: most, ..ModelConfig::default() };
         // It is known on the systems that tests run on.
         for model in [model, long].into_iter().filter(|_| device::machine_memory().is_some()) {

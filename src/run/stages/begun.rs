@@ -62,6 +62,7 @@ impl Begun<'_> {
             machine,
             session,
             saver,
+            copies_checkpoints,
         } = parts;
         let Resolved { config, run, .. } = &resolved;
         let profiles = resolved.request.profile;
@@ -78,6 +79,7 @@ impl Begun<'_> {
             tell: surroundings.tell,
             parameters: model.parameters().clone(),
             saver,
+            copies_checkpoints,
             latest: None,
             group: surroundings.group,
         };

@@ -188,7 +188,7 @@ impl Stop for After {
         (self.0.get() == 0).then_some(StopReason::Terminated)
     }
 
-    fn end_at_once(&self, _: bool) {}
+    fn allow_immediate_end(&self, _: bool) {}
 }
 
 /// Whenever it is stopped, a run that has begun can go on, and one that has not is as it was.
@@ -220,4 +220,23 @@ fn a_run_can_be_stopped_at_any_time() {
     assert!(began, "it was always stopped before it began");
     let state = restore::newest(&bench.path("run"), &|_| ()).unwrap().unwrap().0;
     assert!((5..10_000).contains(&state.step), "{}", state.step);
+}
+
+/// Where memory has no room for a copy, checkpoints hold the same.
+#[test]
+fn checkpoints_are_alike_with_and_without_a_copy() {
+    let tensors = |copies: bool| {
+        let bench = Bench::new();
+        let sets = ["train.exponential_average=0.9", "train.save_every=1", "runtime.threads=1"];
+        let mut ready = bench.prepared(bench.request(&sets)).unwrap().ready().unwrap();
+        assert!(ready.parts.copies_checkpoints, "so small a model has room");
+        ready.parts.copies_checkpoints = copies;
+        ready.begin().unwrap().train().unwrap();
+        let run = bench.path("run");
+        let files = bench.files().into_iter().filter(|(path, _)| path.extension().is_some_and(|e| e == "safetensors"));
+        files.map(|(path, bytes)| (path.strip_prefix(&run).unwrap().to_owned(), bytes)).collect::<Vec<_>>()
+    };
+    let (copied, in_place) = (tensors(true), tensors(false));
+    assert!(copied.len() >= 9, "a model and an optimizer at each of four updates, and the final model");
+    assert!(copied == in_place);
 }
