@@ -2,8 +2,8 @@
 //! so that nothing but these leaves the device.
 //!
 //! The queries, keys and values of a step stay where its product wrote them. A hypothesis is a chain of rows through
-//! the steps ([`launch::Past`]): when a search reorders rows, only row numbers are moved, never keys or values. The
-//! source's keys and values are computed once, and shared by the rows of a sentence, which are neighbours.
+//! the steps ([`super::launch::Past`]): when a search reorders rows, only row numbers are moved, never keys or values.
+//! The source's keys and values are computed once, and shared by the rows of a sentence, which are neighbours.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -43,7 +43,7 @@ use std::sync::Arc;
 use candle_core::{DType, Tensor};
 
 use crate::error::{Error, Result};
-use crate::model::{Sequences, Stack, Transformer};
+use crate::model::{PositionKind, Sequences, Stack, Transformer};
 use crate::ops::Mode;
 use crate::ops::loss::{Sums, Targets};
 use crate::ops::optimizer::{AdamStep, Counts, Outcome, Trained, no_outcome};
@@ -58,6 +58,9 @@ use queue::{Address, Mark, Number, Queue, Ticket};
 
 /// The widest heads that the kernels of attention take.
 const WIDEST_HEAD: usize = 512;
+/// The widest model: backward of a norm needs 16 bytes of shared memory for each of its numbers, and a block has 99 KiB
+/// on GPUs of compute capability 8.6, which have the least.
+const WIDEST_MODEL: usize = (99 << 10) / 16;
 
 /// The least bytes of gradients that are added up over the ranks at once, if a pass completes more: few enough to begin
 /// early, and enough to keep a network busy.
@@ -193,8 +196,15 @@ impl Engine {
             let help = format!("use model.d_k and model.d_v of at most {WIDEST_HEAD}, more heads, or --device cpu");
             return Err(Error::usage(what).help(help));
         }
+        if c.d_model > WIDEST_MODEL {
+            let what = format!("a model of {} numbers is wider than the GPU kernels allow", c.d_model);
+            let help = format!("use a model.d_model of at most {WIDEST_MODEL}, or --device cpu");
+            return Err(Error::usage(what).help(help));
+        }
         let number = if compute == DType::BF16 { Number::Bf16 } else { Number::F32 };
-        let wide = [c.d_model, c.d_ff, c.d_k, c.d_v].iter().all(|width| width.is_multiple_of(8));
+        // The two tables of relative positions come before the parameters of all layers.
+        let before = if c.positions == PositionKind::Relative { 2 * c.relative_buckets * c.heads } else { 0 };
+        let wide = [c.d_model, c.d_ff, c.d_k, c.d_v, before].iter().all(|width| width.is_multiple_of(8));
         let mut lasting = Arena::new(queue.clone());
         let parameters = model.parameters();
         let (values, gradients) = (queue.address(parameters.values())?, queue.address(parameters.gradients())?);

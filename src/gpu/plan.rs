@@ -235,8 +235,8 @@ impl Finder<'_> {
         let positions = match c.positions {
             PositionKind::Sinusoidal => Positions::Fixed,
             PositionKind::Rotary => Positions::None,
-            PositionKind::Relative => Positions::Relative(self.place(&relative_table(stack.name()))?),
-            PositionKind::Learned => Positions::Learned(self.place(&positions_table(stack.name()))?),
+            PositionKind::Relative => Positions::Relative(self.place(&relative_table(stack))?),
+            PositionKind::Learned => Positions::Learned(self.place(&positions_table(stack))?),
         };
         let (table, site) = (self.place(table)?, stack.site(0, DropoutSite::Embedding));
         Ok(Layers { table, vocabulary, stack, positions, site, embedding_norm, sublayers, final_norm })

@@ -6,9 +6,9 @@ use rayon::prelude::*;
 
 use super::attention::attend_row;
 use super::weights::Weight;
-use super::{Common, ComputeType, Engine, Lookup, Sharing, Stack, Workspace, blocks, grown};
+use super::{Common, ComputeType, Engine, Layers, Lookup, Sharing, Workspace, blocks, grown};
 use crate::error::Result;
-use crate::model::ModelConfig;
+use crate::model::{ModelConfig, Stack};
 use crate::ops::memory::{Scratch, SharedRows};
 
 /// Rows of a block: enough for fast products, and few enough that its activations stay in a thread's cache.
@@ -63,7 +63,7 @@ pub struct Encoder {
     common: Common,
     /// [V, D].
     table: Weight,
-    stack: Stack,
+    stack: Layers,
 }
 
 impl Encoder {
@@ -75,7 +75,7 @@ impl Encoder {
         Ok(Self {
             common: Common::new(config),
             table: Weight::new(parameters, &["source_embedding.weight"], config.d_model, precision)?,
-            stack: Stack::new(config, parameters, "encoder", precision)?,
+            stack: Layers::new(config, parameters, Stack::Encoder, precision)?,
         })
     }
 
@@ -109,7 +109,7 @@ impl Encoder {
 struct Side<'a> {
     common: &'a Common,
     table: &'a Weight,
-    stack: &'a Stack,
+    stack: &'a Layers,
 }
 
 impl Side<'_> {
@@ -151,7 +151,7 @@ impl Side<'_> {
 
 impl Common {
     /// Attention of every row of a sentence to all of its rows. packed: queries, keys and values side by side.
-    fn attend_sentences(&self, stack: &Stack, sentences: &[&[u32]], packed: &mut [f32], out: &mut [f32]) {
+    fn attend_sentences(&self, stack: &Layers, sentences: &[&[u32]], packed: &mut [f32], out: &mut [f32]) {
         let shape = [self.config.heads, self.config.d_k, self.config.d_v];
         let (keys, width) = (shape[0] * shape[1], shape[0] * shape[1] + self.cached_width());
         let (mut packed, mut out) = (packed, out);

@@ -29,7 +29,7 @@ pub use encoder::{Encoder, Source};
 
 use crate::error::Result;
 use crate::model::positions::{self, PositionKind};
-use crate::model::{self, ModelConfig, layout};
+use crate::model::{ModelConfig, Stack, layout};
 use crate::ops::dropout::Dropout;
 use crate::ops::norm::{Addend, NormKind, NormWeights, add_rows, norm_rows};
 use crate::ops::rotary::Rotary;
@@ -45,8 +45,8 @@ pub struct Engine {
     source_table: Option<Weight>,
     /// Target embedding, [V, D]; `None` as for the source.
     target_table: Option<Weight>,
-    encoder: Stack,
-    decoder: Stack,
+    encoder: Layers,
+    decoder: Layers,
     output: Linear,
 }
 
@@ -59,7 +59,7 @@ struct Common {
 
 /// The layers of one side.
 #[derive(Debug)]
-struct Stack {
+struct Layers {
     layers: Vec<Layer>,
     embedding_norm: Option<Norm>,
     final_norm: Option<Norm>,
@@ -165,8 +165,8 @@ impl Engine {
             common: Common::new(config),
             source_table: table("source_embedding.weight")?,
             target_table: table(layout::target_table(config.tie))?,
-            encoder: Stack::new(config, parameters, "encoder", precision)?,
-            decoder: Stack::new(config, parameters, "decoder", precision)?,
+            encoder: Layers::new(config, parameters, Stack::Encoder, precision)?,
+            decoder: Layers::new(config, parameters, Stack::Decoder, precision)?,
             output,
         })
     }
@@ -192,22 +192,21 @@ impl Engine {
     }
 }
 
-impl Stack {
-    /// The encoder or the decoder, by its name.
-    fn new(config: &ModelConfig, parameters: &Lookup<'_>, name: &str, precision: ComputeType) -> Result<Self> {
-        let is_decoder = name == "decoder";
+impl Layers {
+    /// Those of the encoder or the decoder.
+    fn new(config: &ModelConfig, parameters: &Lookup<'_>, stack: Stack, precision: ComputeType) -> Result<Self> {
+        let (name, is_decoder) = (stack.name(), stack == Stack::Decoder);
         let layers = if is_decoder { config.decoder_layers } else { config.encoder_layers };
         let layer = |i| Layer::new(config, parameters, &format!("{name}.layers.{i}"), is_decoder, precision);
         let norm = |is_there: bool, norm: &str| {
             is_there.then(|| Norm::new(config, parameters, &format!("{name}.{norm}"))).transpose()
         };
         let positions = match config.positions {
-            PositionKind::Learned => parameters(&layout::positions_table(name))?.floats(),
+            PositionKind::Learned => parameters(&layout::positions_table(stack))?.floats(),
             PositionKind::Sinusoidal | PositionKind::Rotary | PositionKind::Relative => positions::fixed(config),
         };
-        let side = if is_decoder { model::Stack::Decoder } else { model::Stack::Encoder };
-        let by_distance = match positions::buckets(config, side) {
-            Some(buckets) => buckets.rows_of(&parameters(&layout::relative_table(name))?.floats(), config.heads),
+        let by_distance = match positions::buckets(config, stack) {
+            Some(buckets) => buckets.rows_of(&parameters(&layout::relative_table(stack))?.floats(), config.heads),
             None => Vec::new(),
         };
         Ok(Self {
@@ -237,7 +236,7 @@ impl Common {
     }
 
     /// scale·table[token] + encoding of a position.
-    fn embed(&self, table: &Weight, stack: &Stack, token: u32, position: usize, out: &mut [f32]) {
+    fn embed(&self, table: &Weight, stack: &Layers, token: u32, position: usize, out: &mut [f32]) {
         let (d, scale) = (self.config.d_model, self.config.embedding_scale());
         table.row(token as usize, out);
         if stack.positions.is_empty() {

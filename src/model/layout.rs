@@ -4,8 +4,8 @@
 //! form one packed matrix; so are fc1 and fc3 of a gated feed-forward layer, and γ and β of a norm.
 
 use crate::choice::choice;
-use crate::model::ModelConfig;
 use crate::model::positions::PositionKind;
+use crate::model::{ModelConfig, Stack};
 use crate::ops::params::{Kind, ParameterLayout};
 
 choice! {
@@ -57,14 +57,14 @@ pub fn output_table(tie: Tie) -> &'static str {
     if tie.frees_output() { "output_projection.weight" } else { target_table(tie) }
 }
 
-/// Name of the table of a stack's learned positions; `stack` is `encoder` or `decoder`.
-pub fn positions_table(stack: &str) -> String {
-    format!("{stack}.positions.weight")
+/// Name of the table of a stack's learned positions.
+pub fn positions_table(stack: Stack) -> String {
+    format!("{}.positions.weight", stack.name())
 }
 
 /// Name of the table of a stack's relative positions, [buckets, H].
-pub fn relative_table(stack: &str) -> String {
-    format!("{stack}.relative_positions.weight")
+pub fn relative_table(stack: Stack) -> String {
+    format!("{}.relative_positions.weight", stack.name())
 }
 
 /// The modules without a matrix of their own, each with the module whose matrix it uses.
@@ -88,11 +88,12 @@ pub fn layout(config: &ModelConfig, vocabulary: Vocabulary) -> ParameterLayout {
         layout.add("target_embedding.weight", &[vocabulary.target, d], Kind::Weight);
     }
     if config.positions == PositionKind::Learned {
-        layout.add(positions_table("encoder"), &[config.max_length, d], Kind::Weight);
-        layout.add(positions_table("decoder"), &[config.max_length, d], Kind::Weight);
+        for stack in [Stack::Encoder, Stack::Decoder] {
+            layout.add(positions_table(stack), &[config.max_length, d], Kind::Weight);
+        }
     }
     if config.positions == PositionKind::Relative {
-        for stack in ["encoder", "decoder"] {
+        for stack in [Stack::Encoder, Stack::Decoder] {
             layout.add(relative_table(stack), &[config.relative_buckets, config.heads], Kind::Weight);
         }
     }
@@ -120,7 +121,8 @@ pub fn layout(config: &ModelConfig, vocabulary: Vocabulary) -> ParameterLayout {
     if config.tie.frees_output() {
         layout.add("output_projection.weight", &[vocabulary.target, d], Kind::Weight);
     }
-    // The last one, as its width is any: all before it begin at multiples of eight where d_model and d_ff are.
+    // The last one, as its width is any: all before it begin at multiples of eight where d_model, d_ff and the numbers
+    // in the tables of relative positions are.
     if config.output_bias {
         layout.add("output_projection.bias", &[vocabulary.target], Kind::Vector);
     }
@@ -128,7 +130,7 @@ pub fn layout(config: &ModelConfig, vocabulary: Vocabulary) -> ParameterLayout {
 }
 
 fn attention(layout: &mut ParameterLayout, config: &ModelConfig, layer: &str, name: &str) {
-    let (d, keys, values) = (config.d_model, config.heads * config.d_k, config.heads * config.d_v);
+    let (d, keys, values) = (config.d_model, config.key_width(), config.value_width());
     let projections = [("q_proj", keys), ("k_proj", keys), ("v_proj", values)];
     for (projection, width) in projections {
         layout.add(format!("{layer}.{name}.{projection}.weight"), &[width, d], Kind::Weight);

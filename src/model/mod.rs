@@ -296,7 +296,7 @@ impl Transformer {
         Ok(match self.config.positions {
             PositionKind::Sinusoidal => Positions::Fixed(self.sinusoids.clone()),
             PositionKind::Rotary | PositionKind::Relative => Positions::None,
-            PositionKind::Learned => Positions::Learned(self.parameters.param(&layout::positions_table(stack.name()))?),
+            PositionKind::Learned => Positions::Learned(self.parameters.param(&layout::positions_table(stack))?),
         })
     }
 
@@ -318,7 +318,7 @@ impl Transformer {
     /// What a stack adds to the scores of self-attention, with relative positions.
     fn relative(&self, stack: Stack) -> Result<Option<Relative>> {
         let Some(buckets) = self.buckets[stack as usize].clone() else { return Ok(None) };
-        Ok(Some(Relative { table: self.parameters.param(&layout::relative_table(stack.name()))?, buckets }))
+        Ok(Some(Relative { table: self.parameters.param(&layout::relative_table(stack))?, buckets }))
     }
 
     /// The wrapper of sub-layer `name`; `site` is the number of its dropout ([`Stack::site`]).

@@ -192,6 +192,15 @@ pub fn every_option() -> Vec<ModelConfig> {
         },
         ModelConfig { gated: true, positions: PositionKind::Relative, relative_buckets: 8, ..dropouts.clone() },
         ModelConfig { gated: true, activation: Activation::Gelu, positions: PositionKind::Relative, ..wide_heads() },
+        // Tables of an odd number of numbers come before parameters of even widths.
+        ModelConfig {
+            positions: PositionKind::Relative,
+            relative_buckets: 5,
+            heads: 3,
+            norm: NormPlacement::Pre,
+            final_norm: true,
+            ..wide_heads()
+        },
         ModelConfig {
             gated: true,
             norm_kind: NormKind::Rms,

@@ -36,7 +36,7 @@ const ROOM_FOR_KERNELS: usize = 64 << 20;
 pub struct Cuda {
     stream: Arc<CudaStream>,
     module: Arc<CudaModule>,
-    functions: Mutex<HashMap<String, CudaFunction>>,
+    functions: Mutex<HashMap<String, Loaded>>,
     lt: lts::cublasLtHandle_t,
     /// Scratch of products. Locked while the kernels of one are queued, of which several may use it.
     workspace: Mutex<Address>,
@@ -50,6 +50,12 @@ pub struct Cuda {
     /// Used events, to be used again: making one takes longer than a launch.
     spare: Mutex<Vec<[CudaEvent; 2]>>,
     multiprocessors: u32,
+}
+
+/// A kernel, and the bytes of dynamic shared memory that its launches may have.
+struct Loaded {
+    function: CudaFunction,
+    shared: u32,
 }
 
 /// What cuBLASLt chose, or that it refused.
@@ -249,20 +255,30 @@ impl Cuda {
         chosen
     }
 
-    fn function(&self, name: &str) -> Result<sys::CUfunction> {
+    /// A kernel whose launches may have so many bytes of dynamic shared memory, or more.
+    fn function(&self, name: &str, shared: u32) -> Result<sys::CUfunction> {
         let mut functions = locked(&self.functions);
-        if let Some(function) = functions.get(name) {
-            return Ok(function.cu_function());
+        if !functions.contains_key(name) {
+            let function = self.module.load_function(name).map_err(|error| match error.0 {
+                sys::CUresult::CUDA_ERROR_NOT_FOUND => {
+                    Error::failure(format!("this mt was built without the kernel {name}")).caused_by(error)
+                }
+                // The driver may load a kernel when it is first asked for.
+                _ => driver_error(error).context(format!("loading {name}")),
+            })?;
+            functions.insert(name.to_owned(), Loaded { function, shared: SHARED });
         }
-        let function = self.module.load_function(name).map_err(|error| match error.0 {
-            sys::CUresult::CUDA_ERROR_NOT_FOUND => {
-                Error::failure(format!("this mt was built without the kernel {name}")).caused_by(error)
-            }
-            // The driver may load a kernel when it is first asked for.
-            _ => driver_error(error).context(format!("loading {name}")),
-        })?;
-        let raw = function.cu_function();
-        functions.insert(name.to_owned(), function);
+        let Some(loaded) = functions.get_mut(name) else {
+            return Err(Error::failure(format!("the kernel {name} is not loaded")));
+        };
+        let raw = loaded.function.cu_function();
+        // Never lowered: another thread may be about to launch it with more.
+        if shared > loaded.shared {
+            let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function is loaded.
+            unsafe { result::function::set_function_attribute(raw, attribute, shared as i32) }.map_err(driver_error)?;
+            loaded.shared = shared;
+        }
         Ok(raw)
     }
 
@@ -373,23 +389,20 @@ impl Queue for Cuda {
 
     unsafe fn launch(&self, launch: &Launch<'_>, arguments: &mut [*mut c_void]) -> Result<()> {
         self.bind()?;
-        let function = self.function(launch.kernel)?;
-        let (grid, shared) = ((launch.grid[0], launch.grid[1], launch.grid[2]), launch.shared);
+        let Launch { kernel, grid: [x, y, z], threads, shared, .. } = *launch;
+        let in_context = |error: Error| {
+            let blocks = [x, y, z];
+            error.context(format!(
+                "starting {kernel}, {blocks:?} blocks of {threads} threads, {shared} bytes of shared memory"
+            ))
+        };
+        let function = self.function(kernel, shared).map_err(in_context)?;
         let _timer = self.timer(launch.name, "", launch.work)?;
         // SAFETY: the caller's promise.
-        unsafe {
-            if shared > SHARED {
-                let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-                result::function::set_function_attribute(function, attribute, shared as i32).map_err(driver_error)?;
-            }
-            result::launch_kernel(function, grid, (launch.threads, 1, 1), shared, self.stream.cu_stream(), arguments)
-        }
-        .map_err(|error| {
-            let Launch { kernel, grid, threads, shared, .. } = launch;
-            let what =
-                format!("starting {kernel}, {grid:?} blocks of {threads} threads, {shared} bytes of shared memory");
-            driver_error(error).context(what)
-        })
+        let launched = unsafe {
+            result::launch_kernel(function, (x, y, z), (threads, 1, 1), shared, self.stream.cu_stream(), arguments)
+        };
+        launched.map_err(|error| in_context(driver_error(error)))
     }
 
     fn product(&self, product: &Product) -> Result<()> {

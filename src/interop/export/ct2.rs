@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::file;
 use crate::interop::search;
 use crate::model::layout::{output_table, positions_table, relative_table};
-use crate::model::{Activation, NormKind, NormPlacement, PositionKind, positions};
+use crate::model::{Activation, NormKind, NormPlacement, PositionKind, Stack, positions};
 use crate::ops::matmul::int8::Quantised;
 
 /// The version of the file, and the revision of `TransformerSpec`.
@@ -103,7 +103,7 @@ pub(super) fn export(model: &Model, quantization: Quantization, out: &Path) -> R
     refuse(model)?;
     let config = &model.config.model;
     let mut all = Variables { model, quantization, variables: BTreeMap::new(), aliases: Vec::new() };
-    for stack in ["encoder", "decoder"] {
+    for stack in [Stack::Encoder, Stack::Decoder] {
         all.stack(stack)?;
     }
     let tokenizers = model.tokenizers;
@@ -224,7 +224,8 @@ impl<'a> Variables<'a> {
         self.vector(format!("{name}/beta"), &format!("{of}.bias"))
     }
 
-    fn stack(&mut self, stack: &str) -> Result<()> {
+    fn stack(&mut self, of: Stack) -> Result<()> {
+        let stack = of.name();
         let config = &self.model.config.model;
         let activation = match config.activation {
             Activation::Relu => 0,
@@ -238,7 +239,7 @@ impl<'a> Variables<'a> {
         self.set(format!("{stack}/num_heads"), Variable::Short(config.heads as i16));
         let positions: Option<Cow<[f32]>> = match config.positions {
             PositionKind::Relative => None,
-            PositionKind::Learned => Some(self.model.parameter(&positions_table(stack))?.1.into()),
+            PositionKind::Learned => Some(self.model.parameter(&positions_table(of))?.1.into()),
             _ => Some(positions::fixed(config).into()),
         };
         if let Some(positions) = positions {
@@ -251,16 +252,16 @@ impl<'a> Variables<'a> {
         if config.final_norm {
             self.norm(&format!("{stack}/layer_norm"), &format!("{stack}.norm"))?;
         }
-        self.embeddings(stack)?;
-        let layers = if stack == "encoder" { config.encoder_layers } else { config.decoder_layers };
-        (0..layers).try_for_each(|i| self.layer(stack, i))
+        self.embeddings(of)?;
+        let layers = if of == Stack::Encoder { config.encoder_layers } else { config.decoder_layers };
+        (0..layers).try_for_each(|i| self.layer(of, i))
     }
 
-    fn embeddings(&mut self, stack: &str) -> Result<()> {
+    fn embeddings(&mut self, stack: Stack) -> Result<()> {
         let tie = self.model.config.model.tie;
         let model = self.model;
         let table = |name: &str| model.parameter(name);
-        if stack == "encoder" {
+        if stack == Stack::Encoder {
             self.set("encoder/embeddings_merge".to_owned(), Variable::Byte(0));
             self.set("encoder/multi_query_attention".to_owned(), Variable::Byte(0));
             let (shape, values) = table("source_embedding.weight")?;
@@ -298,8 +299,9 @@ impl<'a> Variables<'a> {
         self.aliases.push((name, of));
     }
 
-    fn layer(&mut self, stack: &str, i: usize) -> Result<()> {
-        let (to, from) = (format!("{stack}/layer_{i}"), format!("{stack}.layers.{i}"));
+    fn layer(&mut self, stack: Stack, i: usize) -> Result<()> {
+        let name = stack.name();
+        let (to, from) = (format!("{name}/layer_{i}"), format!("{name}.layers.{i}"));
         let part = |attention: &str, part: &str| format!("{from}.{attention}.{part}_proj");
         let all = ["q", "k", "v"].map(|name| part("self_attn", name));
         self.heads(&format!("{to}/self_attention"));
@@ -307,7 +309,7 @@ impl<'a> Variables<'a> {
         self.linear(&format!("{to}/self_attention/linear_0"), &all)?;
         self.linear(&format!("{to}/self_attention/linear_1"), &[part("self_attn", "out")])?;
         self.norm(&format!("{to}/self_attention/layer_norm"), &format!("{from}.self_attn_norm"))?;
-        if stack == "decoder" {
+        if stack == Stack::Decoder {
             self.heads(&format!("{to}/attention"));
             self.linear(&format!("{to}/attention/linear_0"), &[part("cross_attn", "q")])?;
             self.linear(&format!("{to}/attention/linear_1"), &["k", "v"].map(|name| part("cross_attn", name)))?;
@@ -333,7 +335,7 @@ impl<'a> Variables<'a> {
     }
 
     /// What attention adds for the distance of two tokens, of each layer.
-    fn relative_positions(&mut self, attention: &str, stack: &str) -> Result<()> {
+    fn relative_positions(&mut self, attention: &str, stack: Stack) -> Result<()> {
         let config = &self.model.config.model;
         if config.positions == PositionKind::Relative {
             let distance = Variable::Count(config.relative_distance as i32);
