@@ -34,6 +34,11 @@ pub struct Made {
 }
 
 impl Made {
+    /// Whether its text is one line, as all translations are.
+    fn is_of_one_line(&self) -> bool {
+        !self.text.contains(['\n', '\r'])
+    }
+
     /// The best of a line's translations, whose first `given` tokens, a language, were not predicted.
     pub fn new(translation: &Translation, given: usize) -> Self {
         let best = translation.best();
@@ -146,7 +151,7 @@ impl Parts {
         let name = Self::name(number);
         let made: serde_json::Result<Vec<Made>> = self.text(&name)?.lines().map(serde_json::from_str).collect();
         match made {
-            Ok(made) if made.len() == lines => Ok(made),
+            Ok(made) if made.len() == lines && made.iter().all(Made::is_of_one_line) => Ok(made),
             _ => {
                 let error = Error::failure(format!("this is not what mt wrote of {lines} lines"));
                 let error = error.at(self.folder.path().join(name));
@@ -406,6 +411,9 @@ mod tests {
         let here = folder.path().join("corpus-0");
         fs::write(here.join("part-000003.jsonl"), "{\"text\": 1}\n").unwrap();
         assert!(again.read(3, 2).is_err());
+        // It would move all the lines after it.
+        parts.write(4, &[made("eins\nzwei", -1.0)]).unwrap();
+        assert!(again.read(4, 1).unwrap_err().to_string().contains("1 lines"));
         for (known, says) in [("", "damaged"), ("{\"beam\": 4, \"models\": [1]}", "other models")] {
             fs::write(here.join(JOB), known).unwrap();
             let error = Parts::open(folder.path(), "corpus-0", &json!({ "beam": 4 })).err().unwrap();

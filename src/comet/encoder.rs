@@ -210,8 +210,13 @@ fn on_gpu(engine: &InferenceEngine, sequences: &[&[u32]], mixture: &Mixture) -> 
 /// What each layer counts in the mixture.
 fn mixture(checkpoint: &Checkpoint, layers: usize, sparse: bool) -> Result<Vec<f32>> {
     let scalar = |name: String| -> Result<f64> {
-        let values = checkpoint.floats(&format!("layerwise_attention.{name}"))?;
-        values.first().map(|value| f64::from(*value)).ok_or_else(|| Error::failure(format!("`{name}` is empty")))
+        let of_model = format!("layerwise_attention.{name}");
+        let is_one = checkpoint.shape(&of_model).is_none_or(|shape| shape.iter().product::<usize>() == 1);
+        let values = if is_one { checkpoint.floats(&of_model)? } else { Vec::new() };
+        values
+            .first()
+            .map(|value| f64::from(*value))
+            .ok_or_else(|| Error::failure(format!("`{name}` is not one number")))
     };
     let scores = (0..layers).map(|layer| scalar(format!("scalar_parameters.{layer}"))).collect::<Result<Vec<_>>>()?;
     let gamma = scalar("gamma".to_owned())?;

@@ -33,7 +33,7 @@ impl Report {
     }
 
     /// Whether further problems are only counted. Describing 300,000 takes a minute, and nobody reads that.
-    fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.problems.len() >= limits::MOST_ERRORS
     }
 

@@ -101,6 +101,9 @@ fn tags_of_corpora(merged: &Table) -> Vec<String> {
 
 /// Reports a tag that contains a word which the vocabulary will not have as a tag.
 fn unknown_tag(report: &mut Report, path: &str, (tag, origin): (&str, &Origin), known: &Known) {
+    if report.is_full() {
+        return;
+    }
     if let Some(word) = tag.split_whitespace().find(|word| !known.has(word)) {
         let what = format!("`{path}.tag`: {word} is not one of `tokenizer.tags`, so the vocabulary would not have it");
         let all: Vec<_> = known.wanted.iter().map(|tag| format!("\"{tag}\"")).collect();

@@ -367,6 +367,9 @@ impl Together<'_> {
         let is_unknown = |part: &&String| is_tied(part) || !names().any(|name| layout::is_within(name, part));
         // An empty one stands for what has been reported.
         for part in parts.iter().filter(|part| !part.is_empty()).filter(is_unknown) {
+            if self.report.is_full() {
+                break;
+            }
             let tied = ties.iter().find(|(name, _)| name == part || format!("{name}.weight") == **part);
             let (what, help) = match tied {
                 Some((name, owner)) => {

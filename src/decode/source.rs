@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rayon::prelude::*;
+use unicode_properties::{GeneralCategoryGroup, UnicodeGeneralCategory};
 use unicode_segmentation::UnicodeSegmentation;
 
 use crate::choice::choice;
@@ -239,8 +240,11 @@ pub fn split<'t>(text: &'t str, leading: &str, readers: &[Reader]) -> Vec<&'t st
         readers.iter().all(|reader| reader.takes(&whole))
     };
     let mut parts = Vec::new();
-    let mut rest: Vec<&str> =
-        sentences(text).map(|text| text.trim_matches(is_space)).filter(|text| !text.is_empty()).collect();
+    let mut rest: Vec<&str> = stretches(text)
+        .flat_map(sentences)
+        .map(|text| text.trim_matches(is_space))
+        .filter(|text| !text.is_empty())
+        .collect();
     rest.reverse();
     while let Some(text) = rest.pop() {
         let mut after = text.chars();
@@ -258,6 +262,18 @@ pub fn split<'t>(text: &'t str, leading: &str, readers: &[Reader]) -> Vec<&'t st
         );
     }
     parts
+}
+
+/// The text, cut wherever so many characters follow each other that none is of a word: finding the ends of sentences
+/// takes time with the square of their number.
+fn stretches(text: &str) -> impl Iterator<Item = &str> {
+    const MOST: usize = 64;
+    let mut between = 0;
+    text.split_inclusive(move |c: char| {
+        let is_of_word = c.is_alphanumeric() && c.general_category_group() != GeneralCategoryGroup::Mark;
+        between = if is_of_word || between == MOST { 0 } else { between + 1 };
+        between == MOST
+    })
 }
 
 /// The sentences of a text by Unicode's annex 29, except that none ends after an abbreviation.
@@ -373,6 +389,19 @@ mod tests {
         let tokenizer = Arc::new(Tokenizer::train(&[&["the cat sleeps"][..]], &options).unwrap());
         let tokenizers = Tokenizers { source: tokenizer.clone(), target: tokenizer };
         Reader::new(&ModelConfig { max_length: 8, ..ModelConfig::default() }, &tokenizers)
+    }
+
+    /// The search for ends of sentences would take minutes.
+    #[test]
+    fn sentences_are_found_beside_very_many_marks() {
+        for mark in [")", "\u{301}", "\u{93F}", " "] {
+            let text = format!("One. Two.{}three. Four.", mark.repeat(1 << 18));
+            let found: Vec<&str> = stretches(&text).flat_map(sentences).collect();
+            assert_eq!(found.concat(), text);
+            assert!(found[0] == "One. " && found.last().unwrap().ends_with("Four."));
+        }
+        let text = "(One.) \"Two …\" – three.";
+        assert_eq!(stretches(text).collect::<Vec<_>>(), [text]);
     }
 
     #[test]

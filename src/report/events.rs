@@ -4,6 +4,7 @@
 //! (TensorFlow's TFRecord; checksums are CRC-32C, "masked"). Only the fields used here are declared; their numbers are
 //! those of `event.proto`, `summary.proto` and `tensor.proto`.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
@@ -19,7 +20,7 @@ use crate::checkpoint::RunPath;
 use crate::error::{Error, Result};
 use crate::explanation::Explanation;
 use crate::file::{Folder, Links};
-use crate::train::log::{Samples, Watcher};
+use crate::train::log::{Samples, Watcher, is_of_final_model};
 
 /// The directory in a run directory.
 pub const DIRECTORY: &str = "tensorboard";
@@ -192,7 +193,7 @@ impl Events {
     /// not in the log.
     fn create(&mut self) -> Result<(Vec<OsString>, Vec<Event>)> {
         self.file = None;
-        let (mut earlier, mut images) = (Vec::new(), Vec::<Event>::new());
+        let (mut earlier, mut images, mut seen) = (Vec::new(), Vec::<Event>::new(), HashSet::new());
         let directory = self.run.join(DIRECTORY);
         let failed = |error| failed(&directory, error);
         let folder = Folder::open(&self.run).and_then(|run| run.made_folder(DIRECTORY, self.links)).map_err(failed)?;
@@ -200,9 +201,10 @@ impl Events {
             if name.to_str().is_some_and(|name| name.starts_with(NAME.0) && name.ends_with(NAME.1)) {
                 let mut bytes = Vec::new();
                 folder.read(&name).and_then(|mut file| file.read_to_end(&mut bytes)).map_err(failed)?;
-                for event in records(&bytes).filter_map(|data| Event::decode(data).ok()).filter(Event::has_images) {
+                let of_images = records(&bytes).filter_map(|data| Some((data, Event::decode(data).ok()?)));
+                for (data, event) in of_images.filter(|(_, event)| event.has_images()) {
                     // A killed start may have left two files with the same events.
-                    if !images.contains(&event) {
+                    if seen.insert(data.to_vec()) {
                         images.push(event);
                     }
                 }
@@ -216,8 +218,9 @@ impl Events {
 
     /// Writes the entries of the log, and the images of the validations that are in the log.
     fn fill(&mut self, entries: &[Value], images: &[Event]) -> Result<()> {
-        let validations: Vec<&Value> = entries.iter().filter(|entry| entry["event"] == "valid").collect();
-        let is_kept = |image: &&Event| validations.iter().any(|entry| entry["update"] == image.step);
+        let validations = entries.iter().filter(|entry| entry["event"] == "valid");
+        let updates: HashSet<i64> = validations.filter_map(|entry| entry["update"].as_i64()).collect();
+        let is_kept = |image: &&Event| updates.contains(&image.step);
         let wall_time = self.began;
         let version = Some("brain.Event:2".to_owned());
         self.write(&Event { wall_time, file_version: version, ..Event::default() })?;
@@ -366,7 +369,7 @@ fn summary(entry: &Value) -> Vec<Tagged> {
             ("final/comet", "comet", 1.0),
         ]),
         // The final model's belong to no point of the curves.
-        Some("monitor") if entry["model"].is_null() => {
+        Some("monitor") if !is_of_final_model(entry) => {
             let keys = ["perplexity", "bleu", "chrf", "comet"].map(|key| (key, key));
             let keys = [("loss", "label_smoothed_loss")].into_iter().chain(keys);
             keys.flat_map(|(key, tag)| numbers(&[(&of_set(tag), key, 1.0)])).collect()

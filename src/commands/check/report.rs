@@ -1,5 +1,7 @@
 //! The findings of a check, which it prints at its end.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use super::existing::Existing;
@@ -18,14 +20,15 @@ pub(super) struct Report {
     pub outlook: Option<Outlook>,
     /// Why training could not begin.
     errors: Vec<Error>,
+    /// The texts of these.
+    known: HashSet<String>,
 }
 
 impl Report {
     /// Adds an error, or several held in one, unless they are known: the same file may be read more than once.
     pub(super) fn add(&mut self, error: Error) {
         for error in error.into_all() {
-            let text = error.to_string();
-            if self.errors.iter().all(|known| known.to_string() != text) {
+            if self.known.insert(error.to_string()) {
                 self.errors.push(error);
             }
         }

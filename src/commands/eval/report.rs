@@ -1,7 +1,7 @@
 //! `mt eval --report`: where translations fail, in words or as JSON.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
@@ -140,8 +140,8 @@ impl<'a> Report<'a> {
             Path::new(name).file_name().map_or_else(|| name.clone(), |name| name.to_string_lossy().into_owned())
         };
         let names: Vec<String> = self.systems.iter().map(short).collect();
-        let is_unique = |name: &String| names.iter().filter(|other| *other == name).count() == 1;
-        if names.iter().all(is_unique) { names } else { self.systems.iter().map(|(name, _)| name.clone()).collect() }
+        let are_unique = names.iter().collect::<HashSet<_>>().len() == names.len();
+        if are_unique { names } else { self.systems.iter().map(|(name, _)| name.clone()).collect() }
     }
 
     /// As text, for a terminal.

@@ -24,8 +24,8 @@ pub(crate) struct Entry {
     pub fields: Vec<String>,
 }
 
-/// The separator of fields in an n-best list.
-const FIELD: &str = " ||| ";
+/// The separator of fields in an n-best list. Other programs know no escape for it.
+pub(crate) const FIELD: &str = " ||| ";
 
 impl Entry {
     /// The entry and the text of a line, if it is one, and whether the text has separators. A field may be empty.
@@ -149,14 +149,21 @@ impl<'a> Pairs<'a> {
     pub(crate) fn read(&mut self) -> Result<Window> {
         /// Pairs processed together: enough to batch by length, few enough to bound memory.
         const WINDOW: usize = 2000;
-        let mut pairs = Vec::new();
-        while pairs.len() < WINDOW && (pairs.is_empty() || !self.inputs.iter().any(Input::may_wait)) {
+        const WINDOW_BYTES: usize = 4 << 20;
+        let (mut pairs, mut bytes) = (Vec::new(), 0);
+        while pairs.len() < WINDOW
+            && bytes < WINDOW_BYTES
+            && (pairs.is_empty() || !self.inputs.iter().any(Input::may_wait))
+        {
             let next = match self.targets {
                 Targets::Lines => self.next_of_lines(),
                 Targets::Lists(feature) => self.next_of_list(feature),
             };
             match next {
-                Ok(Some(pair)) => pairs.push(pair),
+                Ok(Some(pair)) => {
+                    bytes += pair.source.len() + pair.target.len();
+                    pairs.push(pair);
+                }
                 Ok(None) => break,
                 Err(error) if pairs.is_empty() => return Err(error),
                 Err(error) => return Ok((pairs, Some(error))),

@@ -185,11 +185,20 @@ fn with_prefixes(lines: Vec<String>, input: &mut Input, (path, name, first): (&P
             false => Err(uneven(name, path, first - 1)),
         };
     }
-    let (mut prefixes, mut failed) = (Vec::new(), None);
+    /// No model has positions for such prefixes.
+    const MOST_BYTES: usize = 64 << 20;
+    let (mut prefixes, mut bytes, mut failed) = (Vec::new(), 0, None);
     while prefixes.len() < lines.len() && failed.is_none() {
         match input.lines(lines.len() - prefixes.len()) {
             Ok(more) if more.is_empty() => break,
-            Ok(more) => prefixes.extend(more),
+            Ok(more) => {
+                bytes += more.iter().map(String::len).sum::<usize>();
+                prefixes.extend(more);
+                if bytes > MOST_BYTES {
+                    let error = Error::failure("the prefixes up to here are too long to be beginnings of translations");
+                    return Err(error.at_line(path, first - 1 + prefixes.len(), 0).help("give a prefix for each line"));
+                }
+            }
             // The lines before can be translated.
             Err(error) if !prefixes.is_empty() => failed = Some(error),
             Err(error) => return Err(error),

@@ -23,7 +23,7 @@ use super::corpus::{PairBlock, PairSource, Side};
 use crate::console::warning;
 use crate::error::{Error, Result};
 use crate::hub::{Hub, MAIN, Repo};
-use crate::limits;
+use crate::{file, limits};
 use card::CardConfig;
 pub use columns::Column;
 use columns::Columns;
@@ -422,7 +422,8 @@ fn configs(hub: &Hub, repo: &Repo, files: &[String]) -> Result<Vec<CardConfig>> 
         Err(_) if hub.is_offline() => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let bytes = std::fs::read(&path).map_err(|error| Error::io("read the page of the data set", &path, error))?;
+    let bytes = file::read_at_most(&path, limits::CARD_BYTES as u64);
+    let bytes = bytes.map_err(|error| Error::io("read the page of the data set", &path, error))?;
     Ok(card::configs(&String::from_utf8_lossy(&bytes)))
 }
 

@@ -24,18 +24,20 @@ pub(super) trait Ranks {
 /// The pieces that a piece is merged of, itself not among them, in any order.
 pub(super) fn merged_of<'p>(piece: &'p str, ranks: &impl Ranks) -> Vec<&'p str> {
     let mut ends: Vec<usize> = piece.char_indices().skip(1).map(|(at, _)| at).chain([piece.len()]).collect();
-    let mut parts: Vec<&str> = Vec::new();
+    let mut parts: HashSet<&str> = HashSet::new();
+    let mut merged = 0..ends.len();
     loop {
         let starts: Vec<usize> = std::iter::once(0).chain(ends.iter().copied()).collect();
         let part = |index: usize| Some(piece.get(*starts.get(index)?..*ends.get(index)?).unwrap_or_default());
-        parts.extend((0..ends.len()).filter_map(part));
+        parts.extend(merged.filter_map(part));
         let pairs = (0..ends.len()).filter_map(|i| Some((ranks.rank(part(i)?, part(i + 1)?)?, i)));
         let Some((_, first)) = pairs.min() else { break };
         ends.remove(first);
+        merged = first..first + 1;
     }
-    parts.retain(|part| *part != piece);
+    parts.remove(piece);
+    let mut parts: Vec<&str> = parts.into_iter().collect();
     parts.sort_unstable();
-    parts.dedup();
     parts
 }
 

@@ -1,6 +1,6 @@
 //! The pieces, their ids and their merges, as `tokenizer.json` states them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
@@ -30,6 +30,8 @@ pub(super) struct Vocabulary {
     kinds: Vec<Kind>,
     /// The ids of [`SPECIALS`].
     specials: [u32; 4],
+    /// All pieces that are special tokens.
+    special: HashSet<Box<str>>,
     /// The ids of the pieces that are one character.
     characters: HashMap<char, u32>,
     /// The ids of the 256 byte pieces.
@@ -90,7 +92,9 @@ impl Vocabulary {
             let is_text = |id: u32| kinds.get(id as usize) == Some(&Kind::Text);
             words = ids.iter().filter(|(_, id)| is_text(**id)).map(|(&piece, &id)| (piece.into(), id)).collect();
         }
-        Ok(Self { pieces, kinds, specials, characters, bytes, merges, words })
+        let special = pieces.iter().zip(&kinds).filter(|(_, kind)| **kind == Kind::Special);
+        let special = special.map(|(piece, _)| piece.clone()).collect();
+        Ok(Self { pieces, kinds, specials, special, characters, bytes, merges, words })
     }
 
     /// The number of ids.
@@ -120,11 +124,7 @@ impl Vocabulary {
 
     /// Whether a piece is the name of a special token.
     pub(super) fn is_special(&self, piece: &str) -> bool {
-        SPECIALS.contains(&piece) || self.special_pieces().any(|special| special == piece)
-    }
-
-    fn special_pieces(&self) -> impl Iterator<Item = &str> {
-        self.pieces.iter().zip(&self.kinds).filter(|(_, kind)| **kind == Kind::Special).map(|(piece, _)| piece.as_ref())
+        self.special.contains(piece)
     }
 
     /// Appends the ids of the word's characters, and of their bytes where a character has none.

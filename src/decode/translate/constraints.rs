@@ -92,10 +92,10 @@ impl Translator {
         if let Some(phrase) = must.iter().find(|phrase| self.forms(phrase).is_empty()) {
             return Some(Fault::new(format!("the target vocabulary cannot write all of {}", quoted(phrase)), UNKNOWN));
         }
+        let demanded: Vec<_> = must.iter().chain([prefix]).map(|text| (text, self.written(text))).collect();
         for phrase in avoid {
             let written = self.written(phrase);
-            let has = |text: &&String| contains(&self.written(text), &written);
-            if let Some(text) = must.iter().chain([prefix]).find(has) {
+            if let Some((text, _)) = demanded.iter().find(|(_, demanded)| contains(demanded, &written)) {
                 let (phrase, text) = (quoted(phrase), quoted(text));
                 let what = format!("{phrase} is to be avoided, but is part of {text}, which is asked for");
                 return Some(Fault::new(what, "leave one of them out"));

@@ -5,6 +5,8 @@ use base64::engine::general_purpose::STANDARD;
 
 /// Shown instead of a secret.
 const HIDDEN: &str = "***";
+/// The most characters of a text of somebody else that a message shows.
+const MOST_SHOWN: usize = 4000;
 /// Parts of the names of parameters whose value is one, for words that are no address.
 const SECRET: [&str; 4] = ["signature=", "credential=", "token=", "password="];
 
@@ -33,8 +35,13 @@ pub(super) fn basic(user: &str, password: &str) -> String {
     STANDARD.encode(format!("{user}:{password}"))
 }
 
-/// A text without passwords and parameters of addresses in it.
+/// A text without passwords and parameters of addresses in it, and not longer than a message can be.
 pub(super) fn hide(text: &str) -> String {
+    if let Some((end, _)) = text.char_indices().nth(MOST_SHOWN) {
+        // Half an address could show half a password.
+        let whole_words = text.split_at(end).0.trim_end_matches(|c: char| !c.is_whitespace());
+        return format!("{}…", hide(whole_words));
+    }
     text.split_inclusive(char::is_whitespace).map(hide_in_word).collect()
 }
 
@@ -83,6 +90,9 @@ mod tests {
         ] {
             assert_eq!(hide(text), shown);
         }
+        let long = format!("first words {}", "a://b:c@d/".repeat(100_000));
+        assert_eq!(hide(&long), "first words …");
+        assert_eq!(hide(&"word ".repeat(10_000)).chars().count(), MOST_SHOWN + 1);
         let secrets = Secrets::new(["hf_secret".to_owned(), String::new(), "hf_secret_long".to_owned()]);
         assert_eq!(secrets.hide("no hf_secret_long, hf_secret, hf_s"), "no ***, ***, hf_s");
         assert_eq!(basic("me", "pw"), "bWU6cHc=");

@@ -237,8 +237,13 @@ impl SentencePiece {
         let at_end = trainer.treat_whitespace_as_suffix;
         let normaliser = Normaliser::new(&spec, kept(&pieces), at_end)?;
         let denormaliser = model.denormalizer.as_ref().filter(|spec| !spec.precompiled_charsmap.is_empty());
+        let unknown_surface = trainer.unk_surface.clone().unwrap_or_else(|| " \u{2047} ".to_owned());
+        if unknown_surface.len() > limits::PIECE_BYTES {
+            let (found, most) = (unknown_surface.len(), limits::PIECE_BYTES);
+            return Err(Error::failure(format!("its `unk_surface` has {found} bytes, more than {most}")));
+        }
         let decoder = Decoder {
-            unknown_surface: trainer.unk_surface.clone().unwrap_or_else(|| " \u{2047} ".to_owned()),
+            unknown_surface,
             denormaliser: denormaliser.map(|spec: &NormalizerProto| Normaliser::new(spec, None, false)).transpose()?,
             has_dummy_prefix: normaliser.has_dummy_prefix(),
             removes_extra_spaces: normaliser.removes_extra_spaces(),

@@ -42,6 +42,10 @@ impl Npz {
     /// Reads the whole archive, because a checksum is compared only when its entry has been read to the end.
     fn verify(&self) -> Result<()> {
         let mut archive = self.archive()?;
+        // Otherwise a small file could take any time to read.
+        if archive.has_overlapping_entries().map_err(|error| self.damaged("its directory", error))? {
+            return Err(self.damaged("its directory", "entries lie over each other"));
+        }
         for index in 0..archive.len() {
             let entry = archive.by_index(index).map_err(|error| self.damaged("an array", error))?;
             let name = entry.name().map(Cow::into_owned).unwrap_or_default();
