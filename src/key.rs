@@ -44,6 +44,11 @@ pub enum Decides {
     Batches,
     /// The value of a validation, for the same model and text.
     Validation,
+    /// Which pairs of the training text are left out.
+    Filter,
+    /// Nothing of a run's final model: only where something is computed or lies, what is shown or kept on the way, or
+    /// how the model translates later.
+    NoModel,
 }
 
 /// The kind of a key's values.

@@ -219,6 +219,9 @@ max_length_extra = 8
 fn corpora_state_the_languages_of_fine_tuning() {
     let project = imported(Family::Nllb);
     project.write("tune.toml", FINE_TUNING);
+    // What a run records is what a dry run says.
+    let planned = project.answers(&["train", "--config", "tune.toml", "-q", "--dry-run", "--json"]).remove(0);
+    assert_eq!(planned["config"]["decode"]["target_language"], "deu_Latn");
     succeeds(&project.mt(&["train", "--config", "tune.toml", "-q"]));
     let entries = project.logged("runs/tune", "train");
     let losses: Vec<f64> = entries.iter().filter_map(|entry| entry["loss"].as_f64()).collect();

@@ -16,7 +16,7 @@ use crate::report::files;
 use crate::report::page::{self, Run};
 use crate::report::picture::{Format, curves};
 use crate::run::validator;
-use crate::train::log::LOG_FILE;
+use crate::train::log::{LOG_FILE, is_of_final_model};
 
 /// Samples of the paired bootstrap; sacrebleu's number.
 const SAMPLES: usize = 1000;
@@ -94,7 +94,7 @@ fn summary(run: &Run, name: &str) -> Value {
     let number = |key: &str| last(&|entry| entry[key].is_number()).map(|entry| &entry[key]);
     let best = last(&|entry| entry["event"] == "valid" && entry["best"] == true);
     let made = last(&|entry| entry["event"] == "final");
-    let of_sets = run.log().iter().filter(|entry| entry["event"] == "monitor" && entry["model"].is_string());
+    let of_sets = run.log().iter().filter(|entry| is_of_final_model(entry));
     let set = |entry: &Value| (entry["set"].as_str().unwrap_or_default().to_owned(), scores(entry));
     json!({
         "name": name, "update": number("update"), "seconds": number("seconds"),

@@ -13,6 +13,7 @@ use super::shared::input::Lines;
 use super::shared::languages;
 use super::shared::line_summary::LineSummary;
 use super::shared::output::{Output, is_same_file, is_stdout, refuse_inputs};
+use super::shared::pairs::FIELD;
 use super::shared::requests::{Requests, Window};
 use super::shared::suspicious::SuspiciousLines;
 use super::shared::tags::{self, Tags};
@@ -124,9 +125,6 @@ struct Writer<'a> {
     separated: LineSummary,
 }
 
-/// The separator between a translation and the fields after it. Other programs know no escape for it.
-const SEPARATOR: &str = "|||";
-
 impl<'a> Writer<'a> {
     fn open(
         (args, tag): (&'a TranslateArgs, Option<&'a str>),
@@ -190,18 +188,18 @@ impl<'a> Writer<'a> {
         } else if n_best {
             let mut alignments = alignments.iter();
             for Candidate { text, log_prob, score, .. } in &translation.n_best {
-                let alignment = alignments.next().map(|alignment| format!(" ||| {alignment}")).unwrap_or_default();
+                let alignment = alignments.next().map(|alignment| format!("{FIELD}{alignment}")).unwrap_or_default();
                 let (log_prob, score) = (decimals(*log_prob), decimals(*score));
-                output.line(&format!("{number} ||| {text}{alignment} ||| LogProb= {log_prob} ||| {score}"))?;
+                output.line(&format!("{number}{FIELD}{text}{alignment}{FIELD}LogProb= {log_prob}{FIELD}{score}"))?;
             }
         } else if let Some(alignment) = alignments.first() {
-            output.line(&format!("{} ||| {alignment}", translation.best().text))?;
+            output.line(&format!("{}{FIELD}{alignment}", translation.best().text))?;
         } else {
             output.line(&translation.best().text)?;
         }
         self.suspicious.count(translation);
         self.tags.count(line);
-        let has_separator = |candidate: &Candidate| candidate.text.contains(SEPARATOR);
+        let has_separator = |candidate: &Candidate| candidate.text.contains(FIELD.trim());
         let is_separated = match self.common.json {
             true => false,
             false if n_best => translation.n_best.iter().any(has_separator),
@@ -226,7 +224,8 @@ impl<'a> Writer<'a> {
     /// Warnings about the lines so far.
     fn warnings(&self) -> Vec<String> {
         let separated = self.separated.subject(self.suspicious.lines(), "line", ["has", "have"]).map(|lines_have| {
-            format!("{lines_have} a translation with {SEPARATOR} in it: its end cannot be told for sure (--json can)")
+            let separator = FIELD.trim();
+            format!("{lines_have} a translation with {separator} in it: its end cannot be told for sure (--json can)")
         });
         self.suspicious.warnings().into_iter().chain(self.tags.warnings()).chain(separated).collect()
     }

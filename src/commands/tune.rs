@@ -187,7 +187,9 @@ fn metric_of(of_flag: Option<Utility>, args: &TuneArgs, model: &ModelFiles) -> B
         (Some(Utility::Chrf), _) | (None, ValidMetric::Chrf) => {
             Box::new(ChrfOptions { lowercase, ..ChrfOptions::default() })
         }
-        _ => Box::new(BleuOptions { lowercase, ..scoring }),
+        (Some(_), _) | (None, ValidMetric::Bleu | ValidMetric::Comet | ValidMetric::Loss) => {
+            Box::new(BleuOptions { lowercase, ..scoring })
+        }
     }
 }
 

@@ -31,28 +31,32 @@ const FUNCTION: &[Decides] = &[Decides::Function];
 const SHAPE: &[Decides] = &[Decides::Shape, Decides::Function];
 const BATCHES: &[Decides] = &[Decides::Batches];
 const VALIDATION: &[Decides] = &[Decides::Validation];
+const FILTER: &[Decides] = &[Decides::Batches, Decides::Filter];
+const NO_MODEL: &[Decides] = &[Decides::NoModel];
+/// How a model translates, which is how validations translate, too.
+const SEARCH: &[Decides] = &[Decides::Validation, Decides::NoModel];
 
 /// Up to the widest beam of the search.
 const BEAM: Kind = Kind::Integer { least: 1, most: MAX_BEAM as i128 };
 
 const DATA: &[Key] = &[
-    key("root", Kind::Path).on_resume(OnResume::Free),
+    key("root", Kind::Path).on_resume(OnResume::Free).decides(NO_MODEL),
     key("train", Kind::List(CORPUS)),
     // Its text is compared by checksum.
     key("valid", Kind::Table(SET)).on_resume(OnResume::Free),
     key("test", Kind::Table(SET)).on_resume(OnResume::Free),
-    key("monitor", Kind::List(MONITORED)).on_resume(OnResume::Free),
-    key("max_length", POSITIVE).decides(BATCHES),
-    key("max_ratio", Kind::Number(Range::OffOrRatio)).decides(BATCHES),
+    key("monitor", Kind::List(MONITORED)).on_resume(OnResume::Free).decides(NO_MODEL),
+    key("max_length", POSITIVE).decides(FILTER),
+    key("max_ratio", Kind::Number(Range::OffOrRatio)).decides(FILTER),
     key("quality", Kind::Table(QUALITY)),
-    key("cache_above", COUNT).on_resume(OnResume::Free),
-    key("cache_dir", Kind::Path).on_resume(OnResume::Free),
+    key("cache_above", COUNT).on_resume(OnResume::Free).decides(NO_MODEL),
+    key("cache_dir", Kind::Path).on_resume(OnResume::Free).decides(NO_MODEL),
 ];
 
 const QUALITY: &[Key] = &[
-    Key { required: true, ..key("least", Kind::Number(Range::Around0(1e6))) }.decides(BATCHES),
-    key("model", Kind::Model).decides(BATCHES),
-    key("precision", Kind::Choice(ComputeType::NAMES)).decides(BATCHES),
+    Key { required: true, ..key("least", Kind::Number(Range::Around0(1e6))) }.decides(FILTER),
+    key("model", Kind::Model).decides(FILTER),
+    key("precision", Kind::Choice(ComputeType::NAMES)).decides(FILTER),
 ];
 
 const CORPUS: &[Key] = &[
@@ -181,11 +185,11 @@ const TRAIN: &[Key] = &[
     key("clip_norm", RATE_OR_0).on_resume(OnResume::Noted),
     key("average_last", COUNT).on_resume(OnResume::Free),
     key("exponential_average", FRACTION),
-    key("max_skipped", COUNT).on_resume(OnResume::Free),
-    key("save_every", Kind::Interval { least: 1 }).on_resume(OnResume::Free),
-    key("keep", POSITIVE).on_resume(OnResume::Free),
-    key("keep_best", POSITIVE).on_resume(OnResume::Free),
-    key("log_every", POSITIVE).on_resume(OnResume::Free),
+    key("max_skipped", COUNT).on_resume(OnResume::Free).decides(NO_MODEL),
+    key("save_every", Kind::Interval { least: 1 }).on_resume(OnResume::Free).decides(NO_MODEL),
+    key("keep", POSITIVE).on_resume(OnResume::Free).decides(NO_MODEL),
+    key("keep_best", POSITIVE).on_resume(OnResume::Free).decides(NO_MODEL),
+    key("log_every", POSITIVE).on_resume(OnResume::Free).decides(NO_MODEL),
     key("seed", Kind::Integer { least: 0, most: i64::MAX as i128 }).decides(BATCHES),
     key("schedule", Kind::Tagged { default: "noam", variants: schedule::KINDS }).on_resume(OnResume::Noted),
     key("optimizer", Kind::Tagged { default: "adam", variants: optimizer::KINDS }),
@@ -206,39 +210,39 @@ const LOW_RANK: &[Key] = &[
 
 const VALID: &[Key] = &[
     key("every", Kind::Interval { least: 0 }).on_resume(OnResume::Free),
-    key("on_start", Kind::Boolean).on_resume(OnResume::Free),
+    key("on_start", Kind::Boolean).on_resume(OnResume::Free).decides(NO_MODEL),
     key("metric", Kind::Choice(ValidMetric::NAMES)).decides(VALIDATION),
     key("tokenize", Kind::Choice(Tokenize::NAMES)).decides(VALIDATION),
     key("beam", BEAM).on_resume(OnResume::Noted).decides(VALIDATION),
     key("patience", COUNT).on_resume(OnResume::Free),
     key("patience_after", COUNT).on_resume(OnResume::Free),
-    key("samples", COUNT).on_resume(OnResume::Free),
+    key("samples", COUNT).on_resume(OnResume::Free).decides(NO_MODEL),
     key("max_sentences", COUNT).decides(VALIDATION),
     key("comet", COUNT).on_resume(OnResume::Free),
     key("comet_model", Kind::Model).on_resume(OnResume::Free).decides(VALIDATION),
 ];
 
 const DECODE: &[Key] = &[
-    key("beam", BEAM).on_resume(OnResume::Free),
-    key("length_penalty", Kind::Number(Range::Around0(MAX_ALPHA))).on_resume(OnResume::Free).decides(VALIDATION),
-    key("length_penalty_kind", Kind::Choice(PenaltyKind::NAMES)).on_resume(OnResume::Free).decides(VALIDATION),
-    key("patience", NOT_NEGATIVE).on_resume(OnResume::Free).decides(VALIDATION),
-    key("no_repeat_ngram", COUNT).on_resume(OnResume::Free).decides(VALIDATION),
-    key("min_length", COUNT).on_resume(OnResume::Free).decides(VALIDATION),
-    key("max_length_ratio", NOT_NEGATIVE).on_resume(OnResume::Free).decides(VALIDATION),
-    key("max_length_extra", COUNT).on_resume(OnResume::Free).decides(VALIDATION),
-    key("batch_tokens", POSITIVE).on_resume(OnResume::Free),
-    key("source_language", Kind::Text).on_resume(OnResume::Free),
-    key("target_language", Kind::Text).on_resume(OnResume::Free),
+    key("beam", BEAM).on_resume(OnResume::Free).decides(NO_MODEL),
+    key("length_penalty", Kind::Number(Range::Around0(MAX_ALPHA))).on_resume(OnResume::Free).decides(SEARCH),
+    key("length_penalty_kind", Kind::Choice(PenaltyKind::NAMES)).on_resume(OnResume::Free).decides(SEARCH),
+    key("patience", NOT_NEGATIVE).on_resume(OnResume::Free).decides(SEARCH),
+    key("no_repeat_ngram", COUNT).on_resume(OnResume::Free).decides(SEARCH),
+    key("min_length", COUNT).on_resume(OnResume::Free).decides(SEARCH),
+    key("max_length_ratio", NOT_NEGATIVE).on_resume(OnResume::Free).decides(SEARCH),
+    key("max_length_extra", COUNT).on_resume(OnResume::Free).decides(SEARCH),
+    key("batch_tokens", POSITIVE).on_resume(OnResume::Free).decides(NO_MODEL),
+    key("source_language", Kind::Text).on_resume(OnResume::Free).decides(NO_MODEL),
+    key("target_language", Kind::Text).on_resume(OnResume::Free).decides(NO_MODEL),
 ];
 
 const RUNTIME: &[Key] = &[
-    key("device", Kind::Device).on_resume(OnResume::Free),
-    key("threads", Kind::Integer { least: 0, most: MOST_THREADS as i128 }).on_resume(OnResume::Free),
+    key("device", Kind::Device).on_resume(OnResume::Free).decides(NO_MODEL),
+    key("threads", Kind::Integer { least: 0, most: MOST_THREADS as i128 }).on_resume(OnResume::Free).decides(NO_MODEL),
     key("precision", Kind::Choice(WantedPrecision::NAMES)).on_resume(OnResume::Noted),
-    key("follow_links", Kind::Boolean).on_resume(OnResume::Free),
-    key("reduce", Kind::Choice(Precision::NAMES)).on_resume(OnResume::Noted),
-    key("rank_timeout", Kind::Integer { least: 2, most: 86_400 }).on_resume(OnResume::Free),
+    key("follow_links", Kind::Boolean).on_resume(OnResume::Free).decides(NO_MODEL),
+    key("reduce", Kind::Choice(Precision::NAMES)).on_resume(OnResume::Noted).decides(NO_MODEL),
+    key("rank_timeout", Kind::Integer { least: 2, most: 86_400 }).on_resume(OnResume::Free).decides(NO_MODEL),
 ];
 
 /// The key of that name.
@@ -400,6 +404,18 @@ mod tests {
         ];
         assert_eq!(of_train, fixed.map(|key| format!("train.{key}")).iter().collect::<Vec<_>>());
         assert!(!is_free("data.train.weight"));
+    }
+
+    /// If only these change, a run that has ended has its final model still.
+    #[test]
+    fn some_keys_decide_nothing_of_the_final_model() {
+        let expected = "data.root data.monitor data.cache_above data.cache_dir train.max_skipped train.save_every \
+                        train.keep train.keep_best train.log_every valid.on_start valid.samples decode.beam \
+                        decode.length_penalty decode.length_penalty_kind decode.patience decode.no_repeat_ngram \
+                        decode.min_length decode.max_length_ratio decode.max_length_extra decode.batch_tokens \
+                        decode.source_language decode.target_language runtime.device runtime.threads \
+                        runtime.follow_links runtime.reduce runtime.rank_timeout";
+        assert_eq!(that_decide(Decides::NoModel).collect::<Vec<_>>().join(" "), expected);
     }
 
     /// A key of `[model]` of which nothing is said would be taken for one that no trained model depends on.

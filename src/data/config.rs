@@ -371,7 +371,7 @@ impl StatedSide {
     }
 }
 
-/// The keys of all forms, as a file states them; [`check`] has refused keys that do not go together.
+/// The keys of all forms, as a file states them; the schema has refused keys that do not go together.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Stated {

@@ -383,7 +383,7 @@ mod tests {
     fn rows_of_any_variance_follow_the_formula() {
         let wide = |v: &[f32]| v.iter().map(|&x| x as f64).collect::<Vec<_>>();
         // At deviations near √ε, ε decides; far above, it hardly counts; at 0, only β is left.
-        use NormKind::{Layer, Std};
+        use NormKind::{Layer, Rms, Std};
         for (kind, deviation, eps) in [
             (Layer, 1.0, 1e-5),
             (Layer, 3e-3, 1e-5),
@@ -395,9 +395,13 @@ mod tests {
             (Std, 1e-3, 1e-3),
             (Std, 1e-5, 1e-3),
             (Std, 40.0, 1e-1),
+            (Rms, 1.0, 1e-6),
+            (Rms, 1e-3, 1e-6),
+            (Rms, 0.0, 1e-5),
+            (Rms, 40.0, 1e-3),
         ] {
             // One component has no standard deviation, and with two only ε gives a slope.
-            for d in if kind == Layer { vec![1, 3, 16, 37] } else { vec![3, 16, 37] } {
+            for d in if kind == Std { vec![3, 16, 37] } else { vec![1, 3, 16, 37] } {
                 let mut stream = Stream::new(4, "norm");
                 let mut draw = |scale: f64, shift: f64| {
                     (0..d).map(|_| (shift + scale * stream.normal()) as f32).collect::<Vec<_>>()
@@ -422,14 +426,14 @@ mod tests {
                 near("y", &y, &formula(kind, &z, &gamma, &beta, eps));
                 let objective =
                     |z: &[f64]| formula(kind, z, &gamma, &beta, eps).iter().zip(&dy).map(|(y, g)| y * g).sum::<f64>();
-                let step = 1e-4 * if kind == Layer { (deviation * deviation + eps).sqrt() } else { deviation };
+                let step = 1e-4 * if kind == Std { deviation } else { (deviation * deviation + eps).sqrt() };
                 let moved = |j: usize, by: f64| {
                     let mut z = z.clone();
                     z[j] += by;
                     objective(&z)
                 };
                 let slope = |j: usize| (moved(j, step) - moved(j, -step)) / (2.0 * step);
-                // With one column y is β, whatever z.
+                // With one column y is β, or almost constant, whatever z.
                 if d > 1 {
                     near("dz", &dz, &(0..d).map(slope).collect::<Vec<_>>());
                 }

@@ -44,32 +44,6 @@ fn model_of(values: &Values) -> Option<ModelConfig> {
     toml::from_str(&lines.collect::<String>()).ok()
 }
 
-/// Whether the final model of a run that has ended does not depend on a key: it says where something is computed or
-/// lies, what is shown, what is kept on the way, or how the model translates later.
-fn decides_nothing_after_the_end(key: &str) -> bool {
-    const PLACES: &[&str] = &[
-        "runtime.device",
-        "runtime.threads",
-        "runtime.rank_timeout",
-        "runtime.follow_links",
-        "runtime.reduce",
-        "data.root",
-        "data.cache_dir",
-        "data.cache_above",
-    ];
-    const ON_THE_WAY: &[&str] = &[
-        "train.log_every",
-        "train.save_every",
-        "train.keep",
-        "train.keep_best",
-        "train.max_skipped",
-        "valid.samples",
-        "valid.on_start",
-        "data.monitor",
-    ];
-    PLACES.contains(&key) || ON_THE_WAY.contains(&key) || key.starts_with("decode.")
-}
-
 /// How the configuration of a run differs from the one to continue it with.
 #[derive(Default)]
 pub struct Comparison {
@@ -105,7 +79,7 @@ pub fn configurations(
     let is_other_shape = is_other_shape(&model_of(&before).unwrap_or_else(|| old.model.clone()), &new.model);
     // The record of a checkpoint does not have all keys, and the file may have others than it.
     let in_file = config::differences_of(&record::values(old), &now);
-    comparison.is_same = in_file.iter().all(|(key, ..)| decides_nothing_after_the_end(key));
+    comparison.is_same = in_file.iter().all(|(key, ..)| config::decides(key, Decides::NoModel));
     if new.data.test != old.data.test {
         comparison.not_taken_over.push("data.test");
     }
@@ -127,7 +101,7 @@ pub fn configurations(
         comparison.not_taken_over.push("decode");
     }
     for (key, before, now) in config::differences_of(&before, &now) {
-        comparison.is_same &= decides_nothing_after_the_end(&key);
+        comparison.is_same &= config::decides(&key, Decides::NoModel);
         let until = if record.contains_key(&key) { format!("up to update {step}") } else { "before".to_owned() };
         let what = match (corpora(&before), corpora(&now)) {
             (old, new) if key == record::WEIGHTS && old != new => {
@@ -271,8 +245,9 @@ pub fn text(state: &TrainState, new: &TextChecksums, config: &Config) -> Result<
 /// The filters of training text whose values have changed. Checksums cover only the text that filters leave.
 fn other_filters(before: &Values, config: &Config) -> Vec<String> {
     let now = record::values(config);
-    let filters = config::that_decide(Decides::Batches).filter(|key| key.starts_with("data.max_"));
-    filters.filter(|key| before.get(key).is_some_and(|before| now.get(key) != Some(before))).collect()
+    config::that_decide(Decides::Filter)
+        .filter(|key| before.get(key).is_some_and(|before| now.get(key) != Some(before)))
+        .collect()
 }
 
 /// The error for text that has changed: all of `texts` or, if it is not known which, some of them. With other

@@ -290,7 +290,7 @@ pub fn restore_files(run: &Path, config: &Config, tokenizers: &Tokenizers, tell:
     Ok(())
 }
 
-/// What a run needs to go on, on disk beside what it has now, which stays as it is until [`Self::place`].
+/// What a run needs to go on, on disk beside what it has now, which stays as it is until [`Self::persist`].
 pub struct Resumption {
     folder: Folder,
     links: Links,

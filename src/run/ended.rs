@@ -47,10 +47,9 @@ impl Ended {
         let made = entries.last().filter(|entry| entry["event"] == "final" && entry["loss"].is_number()).cloned();
         let is_validated = !config.valid.every.is_never() && config.data.valid.is_some();
         let update = entries.iter().rev().find_map(|entry| entry["update"].as_u64());
-        let is_of_final = |entry: &Value| entry["event"] == "monitor" && entry["model"].is_string();
         let (mut monitored, mut candidates) = (Vec::new(), Vec::new());
         for mut entry in entries {
-            if is_of_final(&entry) {
+            if log::is_of_final_model(&entry) {
                 monitored.push(entry);
             } else if entry["event"] == "candidate" {
                 let fields = entry.as_object_mut().into_iter();

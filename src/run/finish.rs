@@ -20,7 +20,7 @@ use crate::report::files;
 use crate::run::directory;
 use crate::train::best::{Judge, Judged};
 use crate::train::log::{Log, Samples};
-use crate::train::{Trainer, Validation};
+use crate::train::{Trainer, ValidMetric, Validation};
 
 /// What the final model may be made of.
 enum Source {
@@ -52,9 +52,9 @@ impl Candidate {
     /// What it had, in words.
     fn numbers(&self, judge: &Judge) -> Option<String> {
         let Judged { value, loss, .. } = self.judged.as_ref()?;
-        let score = match judge.metric.label() {
-            "loss" => String::new(),
-            _ => format!(" {}", judge.metric.with(*value)),
+        let score = match judge.metric {
+            ValidMetric::Loss => String::new(),
+            ValidMetric::Bleu | ValidMetric::Chrf | ValidMetric::Comet => format!(" {}", judge.metric.with(*value)),
         };
         Some(self.validation.as_ref().map_or_else(|| format!("loss {loss:.3}{score}"), Validation::to_string))
     }

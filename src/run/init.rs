@@ -9,6 +9,7 @@ use crate::data::TokenizerConfig;
 use crate::data::tokenizer::Tokenizer;
 use crate::data::tokenizers::{Tokenizers, no_sampling};
 use crate::error::{Error, Result};
+use crate::limits::LEAST_PIECES;
 use crate::model::{ModelConfig, PositionKind, Preset, Transformer, layout};
 use crate::model_dir::record::refuse_other_model;
 use crate::model_dir::{Tell, config_of, is_there, not_a_directory, slots, vocabulary};
@@ -101,9 +102,6 @@ fn idle_keys(others: &[Config], config: &Config) -> Vec<Error> {
     idle.map(|(key, there, here)| config::idle_key(&key, &here, &there)).collect()
 }
 
-/// The least that a configuration can state.
-const LEAST_PIECES: usize = 300;
-
 /// `[tokenizer]` of a model with these tokenizers whose configuration is `other`: as they are, where that can be known,
 /// else as it is stated.
 fn as_they_are(other: &Config, tokenizers: &Tokenizers) -> TokenizerConfig {
@@ -186,9 +184,14 @@ fn refuse_frozen_rows(config: &Config, layout: &ParameterLayout) -> Result<()> {
     Err(Error::usage(what).help(help))
 }
 
-/// The configuration with `[tokenizer]` as the tokenizers are, if those are another model's, so that a run records the
-/// ones that it really has. A run that is continued has recorded them in `old`.
-pub fn stating_tokenizers(mut config: Config, old: Option<&Config>, tokenizers: &Tokenizers) -> Config {
+/// The configuration as a run records it, once its tokenizers are known. A run that is continued has recorded them in
+/// `old`.
+pub fn stating_what_is_known(config: Config, old: Option<&Config>, tokenizers: &Tokenizers) -> Config {
+    stating_languages(stating_tokenizers(config, old, tokenizers), tokenizers)
+}
+
+/// The configuration with `[tokenizer]` as the tokenizers are, if those are another model's.
+fn stating_tokenizers(mut config: Config, old: Option<&Config>, tokenizers: &Tokenizers) -> Config {
     if config.train.init.is_none() || config.tokenizer.path.is_some() {
         return config;
     }
@@ -209,7 +212,7 @@ pub fn stating_tokenizers(mut config: Config, old: Option<&Config>, tokenizers: 
 
 /// The configuration with the languages of the validation set, or else of the only pair that is trained on, as those
 /// between which the model translates, if it has several and none are stated.
-pub fn stating_languages(mut config: Config, tokenizers: &Tokenizers) -> Config {
+fn stating_languages(mut config: Config, tokenizers: &Tokenizers) -> Config {
     if tokenizers.source.languages().is_empty() {
         return config;
     }

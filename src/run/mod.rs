@@ -42,7 +42,7 @@ pub trait Stop {
     fn stop(&self) -> Option<StopReason>;
 
     /// Tells whether a signal may end the process at once, because there is nothing to save.
-    fn end_at_once(&self, at_once: bool);
+    fn allow_immediate_end(&self, at_once: bool);
 }
 
 /// Never asks to stop.
@@ -53,5 +53,5 @@ impl Stop for Never {
         None
     }
 
-    fn end_at_once(&self, _: bool) {}
+    fn allow_immediate_end(&self, _: bool) {}
 }

@@ -71,7 +71,7 @@ impl PairJudge {
         let shown = (preparation.meter)(corpus.len() as u64);
         let progress = |done: usize| {
             shown(done as u64);
-            preparation.stop()
+            preparation.check_stop()
         };
         let mut score = |pairs: &[[String; 2]]| {
             let sources: Vec<String> = pairs.iter().map(|[source, _]| tokenizers.source.readable(source)).collect();

@@ -2,7 +2,7 @@
 //!
 //! When this is reached, [`super::compare`] has found that the configuration may be continued with, or `--force`
 //! insists; the run has its old tokenizers. The files of the run change only afterwards, in
-//! [`super::directory::resume`].
+//! [`super::directory::Resumption::persist`].
 
 use std::path::Path;
 
@@ -99,7 +99,7 @@ pub fn adapt(
             state.sampler = position;
         }
     }
-    let is_lowered = |state: &TrainState| state.health.has_gone_back() || state.plateau.lowered > 0;
+    let is_lowered = |state: &TrainState| state.health.is_rate_lowered() || state.plateau.lowered > 0;
     let (best, was_lowered) = (state.best.clone(), is_lowered(&state));
     let recorded = recorded(&state, old, &before, config, &text);
     if let (Some(why), Some(best)) = (record::adapt(&mut state, &before, &recorded, text), best) {

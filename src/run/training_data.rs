@@ -100,11 +100,11 @@ impl<'a> Preparation<'a> {
         Self { cache: cache.to_path_buf(), ..Self::beside(Path::new("run"), &DataConfig::default(), &|_| ()) }
     }
 
-    pub(super) fn end_at_once(&self, at_once: bool) {
-        self.stop.end_at_once(at_once);
+    pub(super) fn allow_immediate_end(&self, at_once: bool) {
+        self.stop.allow_immediate_end(at_once);
     }
 
-    pub(super) fn stop(&self) -> Result<()> {
+    pub(super) fn check_stop(&self) -> Result<()> {
         match self.stop.stop() {
             None => Ok(()),
             Some(end) => {
@@ -184,8 +184,8 @@ pub fn prepare(
     drop(languages);
     named.iter().try_for_each(|tokenizers| corpus_tags::refuse_unknown(texts, &tokenizers.source, preparation.tell))?;
     // Reading all text once and learning a vocabulary take long, and leave nothing behind.
-    preparation.end_at_once(true);
-    preparation.stop()?;
+    preparation.allow_immediate_end(true);
+    preparation.check_stop()?;
     let open = texts.train.iter().map(|(text, weight)| text.open(*weight, preparation.tell));
     let corpora = open.collect::<Result<Vec<_>>>()?;
     let bytes: u64 = corpora.iter().map(|corpus| corpus.text_bytes()).sum();
@@ -195,8 +195,8 @@ pub fn prepare(
         Some(tokenizers) => tokenizers,
         None => learn(&config.tokenizer, &corpora, &cache, on_disk, preparation)?,
     };
-    preparation.end_at_once(false);
-    preparation.stop()?;
+    preparation.allow_immediate_end(false);
+    preparation.check_stop()?;
     let filter = Filter { max_length: config.data.max_length, max_ratio: config.data.max_ratio };
     let elements = elements(&config.tokenizer, &tokenizers);
     let judge = config
@@ -307,7 +307,7 @@ fn shards(
     let shown = (preparation.meter)(corpus.len() as u64);
     let progress = |read: usize| {
         shown(read as u64);
-        preparation.stop()
+        preparation.check_stop()
     };
     let started = Instant::now();
     let shards = if on_disk {

@@ -36,7 +36,8 @@ pub struct Health {
     pub skipped: u64,
     /// Updates skipped since the last one that was made.
     pub in_a_row: u64,
-    /// What the schedule's learning rate is multiplied with: 1 until the run has gone back to a checkpoint.
+    /// What the schedule's learning rate is multiplied with: 1 until the run goes back to a checkpoint, and again after
+    /// a change of the schedule.
     pub rate: f64,
     /// How often the run has gone back to a checkpoint.
     pub returns: u64,
@@ -116,8 +117,8 @@ impl Health {
         Self { skipped: self.skipped, in_a_row: 0, rate, returns, ..checkpoint.clone() }
     }
 
-    /// Whether the run has gone back to a checkpoint before.
-    pub fn has_gone_back(&self) -> bool {
+    /// Whether the rate is lower than the schedule's.
+    pub fn is_rate_lowered(&self) -> bool {
         self.rate < 1.0
     }
 }
@@ -199,9 +200,9 @@ mod tests {
         assert_eq!((health.skipped, health.in_a_row), (2, 2));
         health.observe(of(1.0));
         health.skip();
-        assert_eq!((health.skipped, health.in_a_row, health.has_gone_back()), (3, 1, false));
+        assert_eq!((health.skipped, health.in_a_row, health.is_rate_lowered()), (3, 1, false));
         let back = health.gone_back_to(&Health::default());
-        assert_eq!((back.skipped, back.in_a_row, back.rate, back.has_gone_back()), (3, 0, LOWER_RATE, true));
+        assert_eq!((back.skipped, back.in_a_row, back.rate, back.is_rate_lowered()), (3, 0, LOWER_RATE, true));
         assert_eq!((back.returns, back.gone_back_to(&Health::default()).returns), (1, 2));
     }
 }

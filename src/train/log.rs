@@ -87,6 +87,12 @@ pub struct Progress {
     pub returns: u64,
 }
 
+/// Whether an entry has the scores of the final model on a set of `data.monitor`; those of validations during training
+/// have the same event.
+pub fn is_of_final_model(entry: &Value) -> bool {
+    entry["event"] == "monitor" && entry["model"].is_string()
+}
+
 impl Progress {
     /// Whether an entry of the log is about what was done until then. Skipped updates stay known when a run goes back:
     /// they are compared by their count, not by the number of the update.
@@ -97,7 +103,7 @@ impl Progress {
             Some("back") => is_within("returns", self.returns),
             // The end will come again too.
             Some("final" | "candidate") => false,
-            Some("monitor") if entry["model"].is_string() => false,
+            Some("monitor") if is_of_final_model(entry) => false,
             _ => is_within("update", self.step),
         }
     }

@@ -340,7 +340,7 @@ impl Trainer<'_> {
                 "after update {step}, {why}{more}; {skipped} updates skipped, {tokens} target tokens seen"
             ))
         };
-        if self.state.health.has_gone_back() {
+        if self.state.health.is_rate_lowered() {
             return Err(report(", though the learning rate has been lowered"));
         }
         self.backend.release_memory();

@@ -9,6 +9,8 @@
 //! | [`requests`] | lines to translate, with what is demanded of each |
 //! | [`pairs`] | sources and translations, side by side |
 //! | [`decoding`] | a translator and its options, from flags |
+//! | [`synthesis`] | whole corpora translated in parts, with what has been done kept on disk |
+//! | [`languages`] | the languages between which a multilingual model translates, from flags |
 //! | [`decimals`] | log-probabilities and scores as text |
 //! | [`attention`] | the file of `--attention` |
 //! | [`suspicious`], [`tags`], [`line_summary`] | warnings about lines of the input and their translations |

@@ -124,7 +124,7 @@ pub(crate) fn pass_on(to: Children) -> Result<()> {
 }
 
 impl Stop for Signals {
-    fn end_at_once(&self, at_once: bool) {
+    fn allow_immediate_end(&self, at_once: bool) {
         self.at_once.store(at_once, Ordering::Relaxed);
     }
 

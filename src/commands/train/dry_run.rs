@@ -10,7 +10,7 @@ use crate::cli::{Common, TrainArgs};
 use crate::commands::info;
 use crate::commands::shared::output::Output;
 use crate::config::{self, Config};
-use crate::console::{pairs_bar, tell};
+use crate::console::pairs_bar;
 use crate::data::texts::Texts;
 use crate::data::tokenizers::Tokenizers;
 use crate::error::Result;
@@ -45,13 +45,13 @@ pub(super) fn print(
         saved,
         &Preparation::beside(run, &config.data, &say).offline(common.offline).without_scoring().showing(&pairs_bar),
     )?;
-    let config = &init::stating_tokenizers(config.clone(), old.as_ref(), &data.tokenizers);
+    let config = &init::stating_what_is_known(config.clone(), old.as_ref(), &data.tokenizers);
     let validator = Validator::open(config, texts, &data.tokenizers, &say)?;
     let validator = validator.map(|validator| validator.with_model(&Device::Cpu, common.offline)).transpose()?;
     if old.is_some()
         && let Some((state, _)) = restore::newest(run, &say)?
     {
-        resume::check_text(&state, &compare::checksums(&data.corpus, validator.as_ref()), config, args.force, &tell)?;
+        resume::check_text(&state, &compare::checksums(&data.corpus, validator.as_ref()), config, args.force, &say)?;
     }
     if let Some(test) = &texts.test {
         test.open(1.0, &say)?;

@@ -179,7 +179,7 @@ pub(super) trait Engine: Send + Sync {
     }
 }
 
-/// The names that special tokens usually have, in the order of [`SPECIALS`].
+/// The names that special tokens usually have, in the order of [`super::vocabulary::SPECIALS`].
 const USUAL_NAMES: [&[&str]; 4] = [
     &["<pad>", "[PAD]"],
     &["<s>", "[CLS]", "[BOS]", "<bos>"],

@@ -94,8 +94,8 @@ impl Tokenizer {
         Self::from_json(languages::file(self, languages)?)
     }
 
-    /// Pieces with these ids, of text that is split already; see [`TokenizerKind::SubwordNmt`]. `<pad>`, `</s>` and
-    /// `<unk>` are among them; without `<s>` a target begins with padding.
+    /// Pieces with these ids, of text that is split already; see [`super::TokenizerKind::SubwordNmt`]. `<pad>`, `</s>`
+    /// and `<unk>` are among them; without `<s>` a target begins with padding.
     ///
     /// # Errors
     /// Those are missing, or the ids contradict each other.

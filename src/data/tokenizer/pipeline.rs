@@ -6,7 +6,7 @@
 //! | escape | two `Replace` | keeps a `▁` of the text apart from the marker of a space |
 //! | prefix | `Prepend ▁` | the first word of a line looks like any other |
 //! | words | `Metaspace` | every U+0020 becomes `▁` and starts a word |
-//! | borders | `Split` | cuts between letters, digits and all else, where the script changes, and around [`symbols`] |
+//! | borders | `Split` | cuts between letters, digits and all else, where the script changes, and around symbols |
 //!
 //! **Escape.** A `▁` in the text becomes U+FDD0 U+FDD2, and a U+FDD0 in the text becomes U+FDD0 U+FDD1. These are
 //! noncharacters, never part of the alphabet, so they turn into byte pieces. Every U+FDD0 of escaped text begins a

@@ -91,7 +91,6 @@ impl TranslateOptions {
     }
 
     /// The longest translation of a source of `source` tokens, in tokens, `</s>` included.
-    /// It leaves room for the `demanded` tokens.
     pub fn limit(&self, source: usize, demanded: usize) -> usize {
         let by_source = (self.max_length_ratio * source as f64) as usize;
         // Leaves room for the minimum length or the demanded tokens, and for the end.

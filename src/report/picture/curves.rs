@@ -13,6 +13,7 @@ use super::sketch::{LETTER, LINE, failed, is_drawn, letters, width_of};
 use crate::error::{Error, Result};
 use crate::limits;
 use crate::report::page::Run;
+use crate::train::log::is_of_final_model;
 
 const INK: RGBColor = RGBColor(29, 33, 38);
 const SOFT: RGBColor = RGBColor(93, 102, 112);
@@ -68,7 +69,7 @@ impl Measured {
             Validation => "valid",
             Monitored => "monitor",
         };
-        entry["event"] == event && (self != Monitored || entry["model"].is_null())
+        entry["event"] == event && !is_of_final_model(entry)
     }
 }
 

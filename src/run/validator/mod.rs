@@ -36,9 +36,9 @@ pub struct Validator {
 }
 
 impl Validator {
-    /// Reads the sets, if validation is wanted. Pairs that are too long for the model are left out of the loss; `say`
+    /// Reads the sets, if validation is wanted. Pairs that are too long for the model are left out of the loss; `tell`
     /// is called with their number, about sources without a tag, about text for which BLEU is not meaningful, and as
-    /// [`Text::open`] does.
+    /// [`crate::data::texts::Text::open`] does.
     pub fn open(config: &Config, texts: &Texts, tokenizers: &Tokenizers, tell: Tell<'_>) -> Result<Option<Self>> {
         let Some(valid) = texts.valid.as_ref().filter(|_| !config.valid.every.is_never()) else { return Ok(None) };
         let set = ScoredSet::open(config, valid, "validation", tokenizers, tell)?;

@@ -172,11 +172,16 @@ impl ScoredSet {
     /// Adds the scores of the set's translations, and the value by which the model is judged, unless that is COMET.
     fn add_scores(&self, validation: &mut Validation, texts: &[String]) -> Result<()> {
         validation.value = validation.loss;
-        let metrics: [&dyn TextMetric; 2] = [&self.bleu, &self.chrf];
-        for metric in metrics {
+        let (bleu, chrf): (&dyn TextMetric, &dyn TextMetric) = (&self.bleu, &self.chrf);
+        let deciding = match self.metric {
+            ValidMetric::Bleu => Some(bleu.key()),
+            ValidMetric::Chrf => Some(chrf.key()),
+            ValidMetric::Comet | ValidMetric::Loss => None,
+        };
+        for metric in [bleu, chrf] {
             let statistics = Statistics::new(metric, texts, std::slice::from_ref(&self.references))?;
             let value = metric.score(&statistics.sum());
-            if self.metric.name() == metric.key() {
+            if deciding == Some(metric.key()) {
                 (validation.value, validation.lines) = (value, statistics.counts());
             }
             validation.scores.push(Score { key: metric.key(), name: metric.name(), value, decimals: 2 });
