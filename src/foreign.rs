@@ -1,4 +1,4 @@
-//! Calls into parsers of other crates, which may panic on a damaged or hostile file.
+//! Calls into parsers of other crates, which may panic on a damaged or hostile file, or fill the memory.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
@@ -35,9 +35,40 @@ pub(crate) fn guarded<T>(parse: impl FnOnce() -> T) -> Result<T> {
     })
 }
 
+/// Refuses JSON of more than so many values, of about 70 bytes each once it is read; an object, which takes many times
+/// as much, counts as eight.
+///
+/// # Errors
+/// It has more.
+pub(crate) fn refuse_many_values(json: &[u8], most: usize) -> Result<()> {
+    const OBJECT: usize = 8;
+    let (mut values, mut is_text, mut is_escaped) = (0usize, false, false);
+    for byte in json {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = is_text,
+            b'"' => is_text = !is_text,
+            b',' | b'[' if !is_text => values += 1,
+            b'{' if !is_text => values += OBJECT,
+            _ => {}
+        }
+    }
+    match values > most {
+        true => Err(Error::failure(format!("it has about {values} values, and there may be {most}"))),
+        false => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_are_counted_before_they_are_read() {
+        let few = br#"{"a": [1, 2], "text": "{,[\",["}"#;
+        assert!(refuse_many_values(few, 11).is_ok());
+        assert!(refuse_many_values(few, 10).unwrap_err().what().contains("about 11 values"));
+    }
 
     #[test]
     fn a_panic_becomes_an_error_that_says_why() {

@@ -113,6 +113,8 @@ pub(crate) const TOKENIZER_BYTES: u64 = 1 << 27;
 /// Values in a `tokenizer.json`, at about 70 bytes each: three times as many as half a million pieces and a million
 /// merges need.
 pub(crate) const TOKENIZER_VALUES: usize = 1 << 23;
+/// Values in a JSON file of settings, or in one row of a data set, at about 70 bytes each.
+pub(crate) const FOREIGN_VALUES: usize = 1 << 20;
 /// Bytes of a SentencePiece model; an enormous one would become many times as large in memory.
 pub(crate) const SENTENCEPIECE_BYTES: usize = 1 << 24;
 /// Steps of normalising, splitting, decoding and so on in a `tokenizer.json`, with their parts; usual files have about

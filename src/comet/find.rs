@@ -19,6 +19,7 @@ use super::settings::{Kind, Settings};
 use super::tokenizer::{MODEL, WHOLE};
 use crate::error::{Error, Result};
 use crate::escape::{hex, quoted};
+use crate::foreign::refuse_many_values;
 use crate::hub::{DEFAULT_COMET, DEFAULT_QE, Hub, Repo};
 use crate::interop::yaml;
 use crate::{file, limits};
@@ -220,6 +221,7 @@ fn encoder_of(name: &str, place: &Place, offline: bool) -> Result<PathBuf> {
 
 fn json(path: &Path) -> Result<Map<String, Value>> {
     let bytes = file::read_at_most(path, limits::IMPORTED_BYTES).map_err(|e| Error::io("read the encoder", path, e))?;
+    refuse_many_values(&bytes, limits::FOREIGN_VALUES).map_err(|error| error.at(path))?;
     serde_json::from_slice(&bytes)
         .map_err(|error| Error::failure(format!("not a JSON object: {error}")).at(path).caused_by(error))
 }

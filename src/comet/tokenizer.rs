@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use crate::data::tokenizer::{OwnIds, Tokenizer};
 use crate::decode::source::beginning;
 use crate::error::{Error, Result};
+use crate::foreign::refuse_many_values;
 use crate::{file, limits};
 
 /// The whole tokenizer.
@@ -78,6 +79,7 @@ impl Subwords {
 fn of_json(path: &Path) -> Result<Tokenizer> {
     let bytes =
         file::read_at_most(path, limits::TOKENIZER_BYTES).map_err(|e| Error::io("read the tokenizer", path, e))?;
+    refuse_many_values(&bytes, limits::TOKENIZER_VALUES).map_err(|error| error.at(path))?;
     let mut whole: Map<String, Value> = serde_json::from_slice(&bytes)
         .map_err(|error| Error::failure(format!("not a JSON object: {error}")).at(path).caused_by(error))?;
     // Beginning and end are added here.

@@ -6,7 +6,6 @@
 //!                     00000.f32 …  the scores of PART pairs each, and a checksum
 //! ```
 
-use std::fs;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
@@ -17,6 +16,7 @@ use super::corpus::{PairSource, Side};
 use super::encode::Progress;
 use crate::error::Result;
 use crate::escape::hex;
+use crate::file;
 use crate::notice::Notice;
 
 /// Pairs whose scores are one file: what a stop may cost.
@@ -107,7 +107,8 @@ impl Scores {
     /// The scores of one file, if it is there and whole.
     fn part(&self, number: usize) -> Option<Vec<f32>> {
         let count = PART.min(self.pairs.checked_sub(number * PART)?);
-        let bytes = fs::read(self.directory.join(name(number))).ok()?;
+        let most = (4 * PART + CHECKSUM) as u64;
+        let bytes = file::read_at_most(&self.directory.join(name(number)), most).ok()?;
         let (scores, found) = bytes.split_at_checked(4 * count)?;
         let is_whole = count > 0 && found == checksum(number, scores);
         is_whole.then(|| scores.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
@@ -125,6 +126,8 @@ fn checksum(number: usize, scores: &[u8]) -> [u8; CHECKSUM] {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::super::corpus::Corpus;
     use super::*;
     use crate::error::Error;

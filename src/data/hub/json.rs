@@ -11,6 +11,7 @@ use super::{Columns, Rows, Shard, in_one_line, listed};
 use crate::data::corpus::PairBlock;
 use crate::data::text::file::LineReader;
 use crate::error::{Error, Result};
+use crate::foreign::refuse_many_values;
 use crate::limits;
 
 /// The rows of a file of JSON objects.
@@ -55,9 +56,12 @@ impl JsonRows {
                 if line.trim().is_empty() {
                     return Ok(Some(Row::Blank));
                 }
-                let row = serde_json::from_str(line);
+                let sized = refuse_many_values(line.as_bytes(), limits::FOREIGN_VALUES);
+                let row = sized.and_then(|()| {
+                    let row = serde_json::from_str(line);
+                    row.map_err(|error| Error::failure(format!("the line is not JSON: {error}")))
+                });
                 row.map(|row| Some(Row::Of(row))).map_err(|error| {
-                    let error = Error::failure(format!("the line is not JSON: {error}"));
                     error.at_line(&self.shard.name, lines.number(), 0).help("each line must be a JSON object")
                 })
             }
@@ -261,6 +265,8 @@ impl Values {
 
     /// The value that was read last.
     fn parsed(&self) -> Result<Value> {
+        refuse_many_values(&self.value, limits::FOREIGN_VALUES)
+            .map_err(|error| error.at_line(&self.shard.name, self.begins, 0))?;
         serde_json::from_slice(&self.value).map_err(|error| {
             let (line, column) = if error.line() > 1 { (error.line() - 1, error.column()) } else { (0, 0) };
             let error = Error::failure(format!("value {} is not JSON: {error}", self.count));

@@ -15,28 +15,6 @@ const PARTS: [&str; 4] = ["normalizer", "pre_tokenizer", "post_processor", "deco
 /// The marks of a model's pieces.
 const MARKS: [&str; 3] = ["continuing_subword_prefix", "end_of_word_suffix", "unk_token"];
 
-/// Refuses JSON of more values than any tokenizer has.
-///
-/// # Errors
-/// It has more.
-pub(super) fn check_size(json: &str) -> Result<()> {
-    let (mut values, mut is_text, mut is_escaped) = (0usize, false, false);
-    for byte in json.bytes() {
-        match byte {
-            _ if is_escaped => is_escaped = false,
-            b'\\' => is_escaped = is_text,
-            b'"' => is_text = !is_text,
-            b',' | b'[' | b'{' if !is_text => values += 1,
-            _ => {}
-        }
-    }
-    if values > limits::TOKENIZER_VALUES {
-        let most = limits::TOKENIZER_VALUES;
-        return Err(Error::failure(format!("it has {values} values, and a tokenizer has at most {most}")));
-    }
-    Ok(())
-}
-
 /// Refuses parts of a parsed file that the library would fail on, or that would take memory or time without bound.
 ///
 /// # Errors

@@ -9,6 +9,7 @@ use super::sentencepiece::{self, OwnIds, SentencePiece};
 use super::words::{self, Words};
 use super::{Codes, Tokenizer, codes, components};
 use crate::error::{Error, Result};
+use crate::foreign::refuse_many_values;
 use crate::{file, limits};
 
 /// The bytes of a tokenizer's file.
@@ -110,7 +111,7 @@ impl Tokenizer {
     pub fn from_json(json: String) -> Result<Self> {
         let unusable = |error: Error| error.context("mt cannot use this tokenizer");
         let mut json = json;
-        components::check_size(&json)?;
+        refuse_many_values(json.as_bytes(), limits::TOKENIZER_VALUES)?;
         let mut file: serde_json::Value = serde_json::from_str(&json)
             .map_err(|error| Error::failure(format!("this is not a tokenizer.json: {error}")).caused_by(error))?;
         // The library would apply it always, and follow no seed: it is `tokenizer.dropout` that asks for it.

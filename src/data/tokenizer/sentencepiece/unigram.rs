@@ -151,6 +151,10 @@ impl Unigram {
                 let end = start + length;
                 let way = |(rank, before): (usize, &f64)| (before + f64::from(score), Segment { start, end, id }, rank);
                 ends[end].extend(before.iter().enumerate().map(way));
+                // Many pieces may end at one place.
+                if ends[end].len() > 4 * nbest {
+                    keep_best(&mut ends[end]);
+                }
             });
         }
         let mut end = line.len();

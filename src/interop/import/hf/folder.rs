@@ -11,6 +11,8 @@ use super::{marian_vocabulary, t5_vocabulary, weights};
 use crate::checkpoint;
 use crate::error::{Error, Result};
 use crate::escape::brief;
+use crate::foreign::refuse_many_values;
+use crate::limits;
 
 /// The configuration.
 pub const CONFIG: &str = "config.json";
@@ -175,7 +177,9 @@ impl Weights {
 
 /// Reads a JSON object.
 pub(in crate::interop::import) fn read_json(file: &Path) -> Result<Map<String, Value>> {
-    serde_json::from_slice(&read(file)?).map_err(|error| {
+    let bytes = read(file)?;
+    refuse_many_values(&bytes, limits::TOKENIZER_VALUES).map_err(|error| error.at(file))?;
+    serde_json::from_slice(&bytes).map_err(|error| {
         let what = format!("not a JSON object: {error}");
         Error::failure(what).at(file).caused_by(error).help("it is damaged: fetch it again")
     })

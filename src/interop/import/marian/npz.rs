@@ -14,6 +14,8 @@ use crate::{file, limits};
 
 /// The array whose bytes are the options.
 const OPTIONS: &str = "special:model.yml";
+/// The most arrays: a model has some hundreds, and each is looked up among all.
+const MOST_ARRAYS: usize = 4096;
 /// An array's header says its type and shape: far less.
 const LONGEST_HEADER: u64 = 1 << 16;
 
@@ -42,6 +44,10 @@ impl Npz {
     /// Reads the whole archive, because a checksum is compared only when its entry has been read to the end.
     fn verify(&self) -> Result<()> {
         let mut archive = self.archive()?;
+        if archive.len() > MOST_ARRAYS {
+            let what = format!("it has {} arrays, more than {MOST_ARRAYS}: too many for a model", archive.len());
+            return Err(Error::failure(what).at(&self.path));
+        }
         // Otherwise a small file could take any time to read.
         if archive.has_overlapping_entries().map_err(|error| self.damaged("its directory", error))? {
             return Err(self.damaged("its directory", "entries lie over each other"));
