@@ -211,7 +211,7 @@ fn on_gpu(engine: &InferenceEngine, sequences: &[&[u32]], mixture: &Mixture) -> 
 fn mixture(checkpoint: &Checkpoint, layers: usize, sparse: bool) -> Result<Vec<f32>> {
     let scalar = |name: String| -> Result<f64> {
         let of_model = format!("layerwise_attention.{name}");
-        let is_one = checkpoint.shape(&of_model).is_none_or(|shape| shape.iter().product::<usize>() == 1);
+        let is_one = checkpoint.shape(&of_model).is_none_or(|shape| shape.iter().all(|size| *size == 1));
         let values = if is_one { checkpoint.floats(&of_model)? } else { Vec::new() };
         values
             .first()

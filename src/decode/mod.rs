@@ -29,6 +29,7 @@ pub mod penalty;
 mod phrases;
 pub mod rerank;
 mod sample;
+mod sentences;
 pub mod shortlist;
 pub mod source;
 mod strategy;

@@ -433,7 +433,7 @@ mod tests {
                     objective(&z)
                 };
                 let slope = |j: usize| (moved(j, step) - moved(j, -step)) / (2.0 * step);
-                // With one column y is β, or almost constant, whatever z.
+                // With one column y depends on the sign of z at most.
                 if d > 1 {
                     near("dz", &dz, &(0..d).map(slope).collect::<Vec<_>>());
                 }

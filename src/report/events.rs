@@ -13,6 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use prost::Message;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use super::picture;
 use super::records::{record, records};
@@ -204,7 +205,7 @@ impl Events {
                 let of_images = records(&bytes).filter_map(|data| Some((data, Event::decode(data).ok()?)));
                 for (data, event) in of_images.filter(|(_, event)| event.has_images()) {
                     // A killed start may have left two files with the same events.
-                    if seen.insert(data.to_vec()) {
+                    if seen.insert(Sha256::digest(data)) {
                         images.push(event);
                     }
                 }

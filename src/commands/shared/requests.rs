@@ -196,7 +196,8 @@ fn with_prefixes(lines: Vec<String>, input: &mut Input, (path, name, first): (&P
                 prefixes.extend(more);
                 if bytes > MOST_BYTES {
                     let error = Error::failure("the prefixes up to here are too long to be beginnings of translations");
-                    return Err(error.at_line(path, first - 1 + prefixes.len(), 0).help("give a prefix for each line"));
+                    let error = error.at_line(path, first - 1 + prefixes.len(), 0);
+                    failed = Some(error.help("make sure that --prefix-file names the right file"));
                 }
             }
             // The lines before can be translated.
