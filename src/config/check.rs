@@ -32,8 +32,17 @@ impl Report {
         }
     }
 
+    /// As [`Self::add`], for a problem whose description takes long.
+    pub(super) fn add_described(&mut self, origin: &Origin, describe: impl FnOnce() -> Error) {
+        if self.is_full() {
+            self.more += 1;
+        } else {
+            self.add(origin, describe());
+        }
+    }
+
     /// Whether further problems are only counted. Describing 300,000 takes a minute, and nobody reads that.
-    pub(super) fn is_full(&self) -> bool {
+    fn is_full(&self) -> bool {
         self.problems.len() >= limits::MOST_ERRORS
     }
 

@@ -101,15 +101,12 @@ fn tags_of_corpora(merged: &Table) -> Vec<String> {
 
 /// Reports a tag that contains a word which the vocabulary will not have as a tag.
 fn unknown_tag(report: &mut Report, path: &str, (tag, origin): (&str, &Origin), known: &Known) {
-    if report.is_full() {
-        return;
-    }
-    if let Some(word) = tag.split_whitespace().find(|word| !known.has(word)) {
+    let Some(word) = tag.split_whitespace().find(|word| !known.has(word)) else { return };
+    report.add_described(origin, || {
         let what = format!("`{path}.tag`: {word} is not one of `tokenizer.tags`, so the vocabulary would not have it");
         let all: Vec<_> = known.wanted.iter().map(|tag| format!("\"{tag}\"")).collect();
-        report
-            .add(origin, Error::usage(what).help(format!("list all tags in [tokenizer]: tags = [{}]", all.join(", "))));
-    }
+        Error::usage(what).help(format!("list all tags in [tokenizer]: tags = [{}]", all.join(", ")))
+    });
 }
 
 /// How to write a corpus of the hub.

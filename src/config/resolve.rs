@@ -367,33 +367,32 @@ impl Together<'_> {
         let is_unknown = |part: &&String| is_tied(part) || !names().any(|name| layout::is_within(name, part));
         // An empty one stands for what has been reported.
         for part in parts.iter().filter(|part| !part.is_empty()).filter(is_unknown) {
-            if self.report.is_full() {
-                break;
-            }
-            let tied = ties.iter().find(|(name, _)| name == part || format!("{name}.weight") == **part);
-            let (what, help) = match tied {
-                Some((name, owner)) => {
-                    let tie = config.model.tie;
-                    let what = format!("`{key}`: {name} has no matrix of its own (`model.tie` = \"{tie}\")");
-                    let bias = format!("{name}.bias");
-                    let or_bias = match names().any(|name| name == bias) {
-                        true => format!(", or \"{bias}\" for the bias alone"),
-                        false => String::new(),
-                    };
-                    (what, format!("name \"{owner}\", which is the same matrix{or_bias}"))
-                }
-                None => {
-                    let mut parts: Vec<&str> = names().filter_map(|name| name.split('.').next()).collect();
-                    parts.sort_unstable();
-                    parts.dedup();
-                    let help = format!(
-                        "the parts are {}, and those within them that `mt info -v` lists, such as encoder.layers.0",
-                        parts.join(", ")
-                    );
-                    (format!("`{key}`: the model has no {part}"), help)
-                }
-            };
-            self.report.add(&stated.item.origin, Error::usage(what).help(help));
+            self.report.add_described(&stated.item.origin, || {
+                let tied = ties.iter().find(|(name, _)| name == part || format!("{name}.weight") == **part);
+                let (what, help) = match tied {
+                    Some((name, owner)) => {
+                        let tie = config.model.tie;
+                        let what = format!("`{key}`: {name} has no matrix of its own (`model.tie` = \"{tie}\")");
+                        let bias = format!("{name}.bias");
+                        let or_bias = match names().any(|name| name == bias) {
+                            true => format!(", or \"{bias}\" for the bias alone"),
+                            false => String::new(),
+                        };
+                        (what, format!("name \"{owner}\", which is the same matrix{or_bias}"))
+                    }
+                    None => {
+                        let mut parts: Vec<&str> = names().filter_map(|name| name.split('.').next()).collect();
+                        parts.sort_unstable();
+                        parts.dedup();
+                        let help = format!(
+                            "the parts are {}, and those within them that `mt info -v` lists, such as encoder.layers.0",
+                            parts.join(", ")
+                        );
+                        (format!("`{key}`: the model has no {part}"), help)
+                    }
+                };
+                Error::usage(what).help(help)
+            });
         }
     }
 

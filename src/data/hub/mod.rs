@@ -15,6 +15,7 @@ mod table;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::io::Read;
 use std::path::PathBuf;
 
 use sha2::{Digest, Sha256};
@@ -422,8 +423,11 @@ fn configs(hub: &Hub, repo: &Repo, files: &[String]) -> Result<Vec<CardConfig>> 
         Err(_) if hub.is_offline() => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let bytes = file::read_at_most(&path, limits::CARD_BYTES as u64);
-    let bytes = bytes.map_err(|error| Error::io("read the page of the data set", &path, error))?;
+    let mut bytes = Vec::new();
+    // Of a longer one, nothing is taken.
+    let read =
+        file::open_regular(&path).and_then(|file| file.take(limits::CARD_BYTES as u64 + 1).read_to_end(&mut bytes));
+    read.map_err(|error| Error::io("read the page of the data set", &path, error))?;
     Ok(card::configs(&String::from_utf8_lossy(&bytes)))
 }
 
